@@ -1,0 +1,229 @@
+//! What happens to a delivery after an attempt: done, tried again, or given up on.
+//!
+//! The one place where that is decided. It changes nothing itself; the engine carries the answer out.
+
+use crate::{
+    delivery::DeadReason,
+    outcome::{Failure, FailureCategory, Verdict},
+    retry::RetryPolicy,
+    time::Time,
+};
+
+/// Failures that time seldom mends (bad certificates, refused addresses) get this many attempts.
+const HOPELESS_ATTEMPTS: u32 = 3;
+
+/// Where a delivery stands right after an attempt.
+#[derive(Clone, Copy, Debug)]
+pub struct Situation<'a> {
+    /// The number of the attempt just made; the first is 1.
+    pub attempt: u32,
+    /// When the delivery was made.
+    pub created_at: Time,
+    /// Whether somebody called the delivery off while the attempt was under way.
+    pub cancel_requested: bool,
+    /// The webhook's retry policy.
+    pub policy: &'a RetryPolicy,
+}
+
+/// What becomes of the delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// It is done.
+    Delivered,
+    /// It is tried again.
+    Retry {
+        /// When.
+        at: Time,
+    },
+    /// It is given up on.
+    Dead(DeadReason),
+    /// It was called off, and the attempt under way did not get through.
+    Cancelled,
+}
+
+/// A decision, and what follows for the webhook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decided {
+    /// What becomes of the delivery.
+    pub decision: Decision,
+    /// Whether the endpoint is gone for good, so that nothing more should be sent to it.
+    pub disable_webhook: bool,
+}
+
+/// Decides what an attempt's verdict means for its delivery. `roll` is uniform in [0, 1).
+pub fn decide(situation: &Situation<'_>, verdict: &Verdict, now: Time, roll: f64) -> Decided {
+    match verdict {
+        // What the endpoint has taken is delivered, even if it was called off meanwhile.
+        Verdict::Success => Decided { decision: Decision::Delivered, disable_webhook: false },
+        Verdict::Failed(failure) => {
+            Decided { decision: after_failure(situation, failure, now, roll), disable_webhook: failure.gone }
+        }
+    }
+}
+
+/// When a delivery that was made at `created_at` is given up on, come what may.
+pub fn gives_up_at(created_at: Time, policy: &RetryPolicy) -> Time {
+    created_at + policy.give_up_after.get()
+}
+
+fn after_failure(situation: &Situation<'_>, failure: &Failure, now: Time, roll: f64) -> Decision {
+    if situation.cancel_requested {
+        return Decision::Cancelled;
+    }
+    if let Some(reason) = hopeless(situation, failure) {
+        return Decision::Dead(reason);
+    }
+    let Situation { attempt, created_at, policy, .. } = *situation;
+    let at = now + policy.delay(attempt, failure.category, failure.retry_after, roll);
+    if at >= gives_up_at(created_at, policy) {
+        // Better dead in plain sight now than pending for a retry that would never be made.
+        return Decision::Dead(DeadReason::Expired);
+    }
+    Decision::Retry { at }
+}
+
+/// Why there is no further attempt, whenever it would be. The most telling reason goes first.
+fn hopeless(situation: &Situation<'_>, failure: &Failure) -> Option<DeadReason> {
+    let attempt = situation.attempt;
+    if failure.permanent {
+        return Some(DeadReason::Permanent);
+    }
+    match failure.category {
+        FailureCategory::Tls if attempt >= HOPELESS_ATTEMPTS => Some(DeadReason::TlsLimit),
+        FailureCategory::BlockedAddress if attempt >= HOPELESS_ATTEMPTS => Some(DeadReason::BlockedAddress),
+        _ if attempt >= situation.policy.max_attempts() => Some(DeadReason::Exhausted),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::time::Span;
+
+    const CREATED: i64 = 1_700_000_000_000;
+    const DAY: u64 = 86_400;
+
+    fn failed(category: FailureCategory) -> Failure {
+        Failure { category, permanent: false, retry_after: None, gone: false }
+    }
+
+    fn created() -> Time {
+        Time::from_millis(CREATED)
+    }
+
+    /// The decision so many seconds after the delivery was made, with the jitter at its middle.
+    fn decide_at(attempt: u32, failure: Failure, seconds: u64, policy: &RetryPolicy) -> Decision {
+        let situation = Situation { attempt, created_at: created(), cancel_requested: false, policy };
+        let now = created() + Duration::from_secs(seconds);
+        decide(&situation, &Verdict::Failed(failure), now, 0.5).decision
+    }
+
+    #[test]
+    fn a_failure_is_tried_again_after_the_policys_wait() {
+        let policy = RetryPolicy::default();
+        let decision = decide_at(2, failed(FailureCategory::ServerError), 10, &policy);
+        assert_eq!(decision, Decision::Retry { at: created() + Duration::from_secs(310) });
+        let asked =
+            Failure { retry_after: Some(Duration::from_secs(100)), ..failed(FailureCategory::RateLimit) };
+        // Upward jitter only: the middle of 100 to 110 seconds.
+        assert_eq!(
+            decide_at(1, asked, 0, &policy),
+            Decision::Retry { at: created() + Duration::from_secs(105) }
+        );
+    }
+
+    #[test]
+    fn deaths_have_their_reasons() {
+        let policy = RetryPolicy::default();
+        let dead = |attempt, failure| match decide_at(attempt, failure, 0, &policy) {
+            Decision::Dead(reason) => Some(reason),
+            _ => None,
+        };
+        let permanent = Failure { permanent: true, ..failed(FailureCategory::ClientError) };
+        assert_eq!(dead(1, permanent), Some(DeadReason::Permanent));
+        assert_eq!(dead(2, failed(FailureCategory::Tls)), None);
+        assert_eq!(dead(3, failed(FailureCategory::Tls)), Some(DeadReason::TlsLimit));
+        assert_eq!(dead(2, failed(FailureCategory::BlockedAddress)), None);
+        assert_eq!(dead(3, failed(FailureCategory::BlockedAddress)), Some(DeadReason::BlockedAddress));
+        assert_eq!(dead(9, failed(FailureCategory::Network)), None);
+        assert_eq!(dead(10, failed(FailureCategory::Network)), Some(DeadReason::Exhausted));
+    }
+
+    #[test]
+    fn no_retry_is_planned_for_after_the_end() {
+        let policy = RetryPolicy { jitter: 0.0, ..RetryPolicy::default() };
+        let error = failed(FailureCategory::ServerError);
+        assert_eq!(gives_up_at(created(), &policy), created() + Duration::from_secs(5 * DAY));
+        assert_eq!(decide_at(1, error, 5 * DAY - 5, &policy), Decision::Dead(DeadReason::Expired));
+        let last = created() + Duration::from_secs(5 * DAY - 1);
+        assert_eq!(decide_at(1, error, 5 * DAY - 6, &policy), Decision::Retry { at: last });
+        assert_eq!(decide_at(10, error, 6 * DAY, &policy), Decision::Dead(DeadReason::Exhausted));
+    }
+
+    #[test]
+    fn calling_off_yields_to_success_and_beats_everything_else() {
+        let policy = RetryPolicy::default();
+        let situation =
+            Situation { attempt: 1, created_at: created(), cancel_requested: true, policy: &policy };
+        let delivered = Decided { decision: Decision::Delivered, disable_webhook: false };
+        assert_eq!(decide(&situation, &Verdict::Success, created(), 0.0), delivered);
+        let gone = Failure { permanent: true, gone: true, ..failed(FailureCategory::ClientError) };
+        let cancelled = Decided { decision: Decision::Cancelled, disable_webhook: true };
+        assert_eq!(decide(&situation, &Verdict::Failed(gone), created(), 0.0), cancelled);
+    }
+
+    fn any_failure() -> impl Strategy<Value = Failure> {
+        let category = proptest::sample::select(&FailureCategory::ALL);
+        let asked = proptest::option::of((0..u64::MAX).prop_map(Duration::from_secs));
+        (category, any::<bool>(), asked, any::<bool>()).prop_map(
+            |(category, permanent, retry_after, gone)| Failure { category, permanent, retry_after, gone },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn every_delivery_ends(failures in proptest::collection::vec(any_failure(), 60), roll in 0.0..1.0f64) {
+            let policy = RetryPolicy::default();
+            let mut now = created();
+            let mut ended = false;
+            for (attempt, failure) in (1..).zip(&failures) {
+                let situation =
+                    Situation { attempt, created_at: created(), cancel_requested: false, policy: &policy };
+                let decided = decide(&situation, &Verdict::Failed(*failure), now, roll);
+                prop_assert_eq!(decided.disable_webhook, failure.gone);
+                match decided.decision {
+                    Decision::Retry { at } => {
+                        prop_assert!(attempt < policy.max_attempts());
+                        prop_assert!(at >= now && at < gives_up_at(created(), &policy));
+                        now = at;
+                    }
+                    Decision::Dead(_) => {
+                        ended = true;
+                        break;
+                    }
+                    other => prop_assert!(false, "{:?}", other),
+                }
+            }
+            prop_assert!(ended);
+        }
+
+        #[test]
+        fn no_time_is_out_of_bounds(
+            attempt in any::<u32>(), created in any::<i64>(), now in any::<i64>(), failure in any_failure(),
+            give_up in 1u64..2_592_000, roll in 0.0..1.0f64,
+        ) {
+            let policy = RetryPolicy { give_up_after: Span::secs(give_up), ..RetryPolicy::default() };
+            let created_at = Time::from_millis(created);
+            let situation = Situation { attempt, created_at, cancel_requested: false, policy: &policy };
+            let decided = decide(&situation, &Verdict::Failed(failure), Time::from_millis(now), roll);
+            if let Decision::Retry { at } = decided.decision {
+                prop_assert!(at < gives_up_at(created_at, &policy));
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Typed ids: UUIDv7 inside, `wh_018f…` outside. An id of one kind never passes for another.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use uuid::Uuid;
+
+use crate::time::Time;
+
+/// Ten random bytes: what a UUIDv7 holds beside its time.
+pub type Randomness = [u8; 10];
+
+fn uuid_v7(at: Time, random: &Randomness) -> Uuid {
+    uuid::Builder::from_unix_timestamp_millis(at.millis().unsigned_abs(), random).into_uuid()
+}
+
+/// Why a text is no id of the wanted kind.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected an id of the form {prefix}<32 hex digits>")]
+pub struct BadId {
+    prefix: &'static str,
+}
+
+macro_rules! typed_id {
+    ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Uuid);
+
+        impl $name {
+            /// What every id of this kind begins with.
+            pub const PREFIX: &'static str = $prefix;
+
+            /// A new id, made of a time and ten random bytes.
+            pub fn new(at: Time, random: &Randomness) -> Self {
+                Self(uuid_v7(at, random))
+            }
+
+            /// The id as stored.
+            pub fn as_bytes(&self) -> &[u8; 16] {
+                self.0.as_bytes()
+            }
+
+            /// The id that was stored as these bytes.
+            pub fn from_bytes(bytes: [u8; 16]) -> Self {
+                Self(Uuid::from_bytes(bytes))
+            }
+
+            /// When the id was made, as the id itself tells it.
+            pub fn time(&self) -> Time {
+                let bytes = self.0.as_bytes();
+                let millis = bytes[..6].iter().fold(0i64, |all, byte| all << 8 | i64::from(*byte));
+                Time::from_millis(millis)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}{}", $prefix, self.0.simple())
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = BadId;
+
+            fn from_str(text: &str) -> Result<Self, BadId> {
+                let hex = text.strip_prefix($prefix).filter(|hex| hex.len() == 32);
+                hex.and_then(|hex| Uuid::try_parse(hex).ok()).map(Self).ok_or(BadId { prefix: $prefix })
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+            }
+        }
+    };
+}
+
+typed_id!(
+    /// A webhook: the subscription of a URL to event types.
+    WebhookId, "wh_"
+);
+typed_id!(
+    /// An event: what was published.
+    EventId, "evt_"
+);
+typed_id!(
+    /// A delivery: one event owed to one webhook, in one round.
+    DeliveryId, "dlv_"
+);
+typed_id!(
+    /// An attempt: one try of one delivery.
+    AttemptId, "att_"
+);
+typed_id!(
+    /// An API key's id, which is not the key itself.
+    KeyId, "key_"
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_survives_text_and_bytes_and_keeps_its_time() {
+        let at = Time::from_millis(1_700_000_000_123);
+        let id = EventId::new(at, &[7; 10]);
+        assert_eq!(id.to_string().parse(), Ok(id));
+        assert_eq!(EventId::from_bytes(*id.as_bytes()), id);
+        assert_eq!(id.time(), at);
+        assert!(id < EventId::new(at + std::time::Duration::from_millis(1), &[0; 10]));
+    }
+
+    #[test]
+    fn other_kinds_and_other_spellings_are_refused() {
+        let id = EventId::new(Time::from_millis(1), &[1; 10]).to_string();
+        let hex = &id[4..];
+        assert!(id.parse::<WebhookId>().is_err());
+        assert!(hex.parse::<EventId>().is_err());
+        assert!(format!("evt_{}", &hex[..31]).parse::<EventId>().is_err());
+        assert!(format!("evt_{{{hex}}}").parse::<EventId>().is_err());
+        let error = "evt_x".parse::<EventId>().unwrap_err().to_string();
+        assert_eq!(error, "expected an id of the form evt_<32 hex digits>");
+    }
+}

@@ -1,0 +1,31 @@
+//! What every refused value says: which field, and what to do about it.
+
+use std::borrow::Cow;
+
+/// A value that was refused, in words for the person who sent it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {message}")]
+pub struct Invalid {
+    /// The path of the offending field, such as `retry_config.schedule`.
+    pub field: Cow<'static, str>,
+    /// What is wrong and what would be right.
+    pub message: String,
+}
+
+impl Invalid {
+    /// A refusal of `field` because of `message`.
+    pub fn new(field: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        Self { field: field.into(), message: message.into() }
+    }
+}
+
+/// Refuses a text that is longer than `max` bytes or holds control characters.
+pub(crate) fn plain_text(field: &'static str, text: &str, max: usize) -> Result<(), Invalid> {
+    if text.len() > max {
+        return Err(Invalid::new(field, format!("is {} bytes long; at most {max} are allowed", text.len())));
+    }
+    if text.chars().any(char::is_control) {
+        return Err(Invalid::new(field, "must not contain control characters"));
+    }
+    Ok(())
+}

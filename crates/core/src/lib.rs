@@ -1,0 +1,27 @@
+//! The rules of Redrive, and nothing else.
+//!
+//! Everything here is a pure function of its arguments: the time and the roll of the dice come in from
+//! outside, and what should happen goes out as data. No async, no I/O, no clock, no global randomness.
+//! Each question of policy has its one home in this crate; the engine carries the answers out.
+
+pub mod address;
+pub mod decide;
+pub mod delivery;
+pub mod event;
+pub mod event_type;
+pub mod id;
+pub mod invalid;
+pub mod outcome;
+pub mod retry;
+pub mod signature;
+pub mod subscription;
+pub mod tenant;
+pub mod time;
+pub mod webhook;
+
+pub use delivery::{DeadReason, DeliveryStatus};
+pub use id::{AttemptId, DeliveryId, EventId, KeyId, WebhookId};
+pub use invalid::Invalid;
+pub use outcome::FailureCategory;
+pub use tenant::TenantId;
+pub use time::Time;

@@ -1,0 +1,176 @@
+//! A point in time, to the millisecond. It is only ever handed in: nothing here asks what time it is.
+
+use std::{fmt, ops, time::Duration};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// Milliseconds since the Unix epoch. Shown to people as RFC 3339 in UTC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(i64);
+
+impl Time {
+    /// The time so many milliseconds after the Unix epoch, clamped to what a calendar can show.
+    pub fn from_millis(millis: i64) -> Self {
+        Self(millis.clamp(0, jiff::Timestamp::MAX.as_millisecond()))
+    }
+
+    /// Milliseconds since the Unix epoch.
+    pub fn millis(self) -> i64 {
+        self.0
+    }
+
+    /// Whole seconds since the Unix epoch.
+    pub fn secs(self) -> i64 {
+        self.0 / 1000
+    }
+
+    /// How long after `earlier` this is; zero when it is not after it.
+    pub fn since(self, earlier: Time) -> Duration {
+        Duration::from_millis(u64::try_from(self.0 - earlier.0).unwrap_or(0))
+    }
+
+    /// Reads an RFC 3339 timestamp.
+    pub fn parse(text: &str) -> Option<Self> {
+        let at: jiff::Timestamp = text.parse().ok()?;
+        Some(Self::from_millis(at.as_millisecond()))
+    }
+}
+
+impl ops::Add<Duration> for Time {
+    type Output = Time;
+
+    fn add(self, wait: Duration) -> Time {
+        Time::from_millis(self.0.saturating_add(i64::try_from(wait.as_millis()).unwrap_or(i64::MAX)))
+    }
+}
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = jiff::Timestamp::from_millisecond(self.0).unwrap_or(jiff::Timestamp::MAX);
+        write!(f, "{at:.3}")
+    }
+}
+
+impl Serialize for Time {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Time::parse(&text).ok_or_else(|| {
+            de::Error::custom(format!("\"{text}\" is no RFC 3339 time, such as 2026-01-31T12:00:00Z"))
+        })
+    }
+}
+
+/// A length of time in a setting or an API body: a number of seconds (`0.5`) or a text with a unit
+/// (`250ms`, `30s`, `5m`, `2h`, `5d`). Kept to the millisecond, shown as seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Span(Duration);
+
+impl Span {
+    /// The longest span that is accepted: one year.
+    pub const MAX: Span = Span(Duration::from_secs(365 * 24 * 3600));
+
+    /// A span of so many milliseconds.
+    pub const fn millis(millis: u64) -> Self {
+        Self(Duration::from_millis(millis))
+    }
+
+    /// A span of so many seconds.
+    pub const fn secs(secs: u64) -> Self {
+        Self(Duration::from_secs(secs))
+    }
+
+    /// As a duration.
+    pub const fn get(self) -> Duration {
+        self.0
+    }
+
+    /// Reads a text with a unit.
+    pub fn parse(text: &str) -> Option<Self> {
+        let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (number, unit) = text.split_at(digits);
+        let per_unit = match unit {
+            "ms" => 1.0,
+            "s" => 1e3,
+            "m" => 60e3,
+            "h" => 3_600e3,
+            "d" => 86_400e3,
+            _ => return None,
+        };
+        Self::from_millis(number.parse::<f64>().ok()? * per_unit)
+    }
+
+    fn from_millis(millis: f64) -> Option<Self> {
+        let fits = millis >= 0.0 && millis <= Self::MAX.0.as_millis() as f64;
+        fits.then(|| Self::millis(millis.round() as u64))
+    }
+}
+
+impl Serialize for Span {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let millis = self.0.as_millis() as u64;
+        if millis.is_multiple_of(1000) {
+            return serializer.serialize_u64(millis / 1000);
+        }
+        serializer.serialize_f64(millis as f64 / 1000.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Form {
+            Seconds(f64),
+            Text(String),
+        }
+        let span = match Form::deserialize(deserializer) {
+            Ok(Form::Seconds(seconds)) => Self::from_millis(seconds * 1000.0),
+            Ok(Form::Text(text)) => Self::parse(&text),
+            Err(_) => None,
+        };
+        span.ok_or_else(|| {
+            de::Error::custom("expected seconds as a number, or a text such as \"250ms\", \"30s\", \"5m\", \"2h\", \"5d\"; at most one year")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shows_and_reads_the_same_time() {
+        let at = Time::from_millis(1_700_000_000_123);
+        assert_eq!(at.to_string(), "2023-11-14T22:13:20.123Z");
+        assert_eq!(Time::parse(&at.to_string()), Some(at));
+        assert_eq!(Time::parse("2023-11-14T23:13:20.123+01:00"), Some(at));
+        assert_eq!(Time::parse("yesterday"), None);
+    }
+
+    #[test]
+    fn spans_are_seconds_or_text() {
+        let read = |json: &str| serde_json::from_str::<Span>(json).ok();
+        assert_eq!(read("5"), Some(Span::secs(5)));
+        assert_eq!(read("0.25"), Some(Span::millis(250)));
+        assert_eq!(read("\"250ms\""), Some(Span::millis(250)));
+        assert_eq!(read("\"1.5h\""), Some(Span::secs(5400)));
+        assert_eq!(read("\"5d\""), Some(Span::secs(5 * 86_400)));
+        for bad in ["-1", "\"5\"", "\"5 s\"", "\"s\"", "\"1.2.3s\"", "null", "[]", "1e30"] {
+            assert_eq!(read(bad), None, "{bad}");
+        }
+        assert_eq!(serde_json::to_string(&[Span::secs(5), Span::millis(250)]).unwrap(), "[5,0.25]");
+    }
+
+    #[test]
+    fn adding_never_leaves_the_calendar() {
+        let late = Time::from_millis(i64::MAX) + Duration::MAX;
+        assert_eq!(Time::parse(&late.to_string()), Some(late));
+        assert_eq!(Time::from_millis(5).since(Time::from_millis(9)), Duration::ZERO);
+    }
+}

@@ -1,0 +1,53 @@
+//! What can go wrong with a store, as its callers need to tell it apart.
+
+/// Why a verb was not carried out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// The store cannot be written or read now: disk full, I/O error, gone. Nothing is wrong with the request.
+    #[error("the store is unavailable: {0}")]
+    Unavailable(String),
+    /// More is waiting to be written than the store takes on.
+    #[error("the store has more to write than it can take on")]
+    Overloaded,
+    /// The caller's epoch is over: its deliveries belong to somebody else now.
+    #[error("this node's epoch is over")]
+    Fenced,
+    /// A query took longer than a query may.
+    #[error("the query took too long and was stopped")]
+    TooSlow,
+    /// This one item cannot be stored, whatever is tried; its neighbours are fine.
+    #[error("the store refused an item: {0}")]
+    Refused(String),
+}
+
+/// Why a store did not open.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Somebody else has the file.
+    #[error("{path} is in use by another redrive process; stop it first, or choose another --database-url")]
+    InUse {
+        /// The database's path.
+        path: String,
+    },
+    /// The schema was written by a newer version.
+    #[error(
+        "{path} has schema version {found}, and this redrive knows only up to {known}; \
+         start the newer redrive that wrote it"
+    )]
+    NewerSchema {
+        /// The database's path.
+        path: String,
+        /// The version in the file.
+        found: i64,
+        /// The newest version that this binary knows.
+        known: i64,
+    },
+    /// The file is there but is no database of ours, or is broken.
+    #[error("{path} cannot be opened: {reason}")]
+    Unusable {
+        /// The database's path.
+        path: String,
+        /// What the database said.
+        reason: String,
+    },
+}

@@ -1,0 +1,198 @@
+//! The truth: what Redrive remembers, behind narrow traits whose methods are domain verbs.
+//!
+//! Every backend passes the same conformance suite. Backends hold no policy: what should happen was
+//! decided before; here it is written down, all of it or nothing. No clock is read: `now` is an argument.
+
+mod batch;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+mod error;
+mod model;
+pub mod sqlite;
+
+use std::{future::Future, pin::Pin, sync::Arc};
+
+use redrive_core::{DeliveryId, EventId, KeyId, TenantId, Time, WebhookId, webhook::Webhook};
+
+pub use error::{OpenError, StoreError};
+pub use model::*;
+
+/// What a verb answers, later.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// Called once when a batched verb is over, on the writer's side: it must not block. It runs even if
+/// whoever asked has gone away, so that a committed lease always reaches the one who sends.
+pub type Done<T> = Box<dyn FnOnce(Result<T, StoreError>) + Send>;
+
+/// Taking events in.
+pub trait Publish {
+    /// Stores an event and all its deliveries, or nothing. Commits are shared with whatever else waits.
+    fn publish(&self, event: NewEvent, done: Done<Published>);
+}
+
+/// Writing down what happened.
+pub trait Record {
+    /// Records an outcome of a delivery that the caller's epoch has leased.
+    fn record(&self, outcome: Arc<Outcome>, done: Done<Recorded>);
+}
+
+/// Handing out waiting work.
+pub trait Claim {
+    /// The lanes with something due that nobody holds.
+    fn due_lanes(&self, now: Time, limit: usize) -> Answer<'_, DueLanes>;
+    /// Leases due deliveries from these lanes, as many as each has room for and `max_bytes` of payload in
+    /// all. A lane with more due is held by this epoch until a claim from it finds nothing more.
+    fn claim(
+        &self,
+        epoch: Epoch,
+        now: Time,
+        lanes: Vec<LaneRoom>,
+        max_bytes: usize,
+    ) -> Answer<'_, Vec<LaneClaim>>;
+    /// Gives leased deliveries back, due now.
+    fn release(&self, epoch: Epoch, now: Time, deliveries: Vec<DeliveryId>) -> Answer<'_, usize>;
+    /// Notes that a delivery which was rescued before is about to be sent. False if the lease is lost.
+    fn mark_sending(&self, epoch: Epoch, delivery: DeliveryId) -> Answer<'_, bool>;
+}
+
+/// Who is at work, and what the dead left behind.
+pub trait Nodes {
+    /// Takes a new epoch.
+    fn join(&self, name: String, now: Time) -> Answer<'_, Epoch>;
+    /// Every epoch but this one that still has a row, a lease or a lane.
+    fn others(&self, than: Epoch) -> Answer<'_, Vec<Epoch>>;
+    /// Ends an epoch and makes up to `limit` of its deliveries wait again, due now.
+    fn rescue(&self, dead: Epoch, now: Time, limit: usize) -> Answer<'_, Step>;
+}
+
+/// Webhooks, and the version that fan-out is checked against.
+pub trait Webhooks {
+    /// Stores a new webhook.
+    fn create_webhook(&self, webhook: Webhook) -> Answer<'_, Changed>;
+    /// Replaces a webhook that has not changed since `revision`. One that no longer gets events has its
+    /// waiting deliveries swept up from then on.
+    fn change_webhook(&self, webhook: Webhook, revision: i64) -> Answer<'_, Changed>;
+    /// One webhook, unless it was deleted.
+    fn webhook(&self, tenant: TenantId, id: WebhookId) -> Answer<'_, Option<Versioned>>;
+    /// Webhooks by id, deleted ones too, of whatever tenant: for deliveries that are claimed.
+    fn webhooks_by_id(&self, ids: Vec<WebhookId>) -> Answer<'_, Vec<Webhook>>;
+    /// A tenant's webhooks, newest first.
+    fn list_webhooks(&self, tenant: TenantId, page: PageRequest<WebhookId>) -> Answer<'_, Vec<Webhook>>;
+    /// What changed after `version`; everything that is not deleted after version 0. None: no such tenant.
+    fn config_changes(&self, tenant: TenantId, version: i64) -> Answer<'_, Option<ConfigChanges>>;
+    /// Webhooks whose waiting deliveries are still to be swept up.
+    fn sweeping(&self) -> Answer<'_, Vec<Webhook>>;
+    /// Cancels up to `limit` waiting deliveries of a webhook that no longer gets events.
+    fn sweep(&self, webhook: WebhookId, reason: String, now: Time, limit: usize) -> Answer<'_, Step>;
+}
+
+/// Tenants and the keys that act for them.
+pub trait Tenancy {
+    /// Makes a tenant; false if it exists.
+    fn create_tenant(&self, tenant: Tenant) -> Answer<'_, bool>;
+    /// One tenant.
+    fn tenant(&self, id: TenantId) -> Answer<'_, Option<Tenant>>;
+    /// Tenants in the order of their names.
+    fn list_tenants(&self, page: PageRequest<TenantId>) -> Answer<'_, Vec<Tenant>>;
+    /// Stores a key; false if its tenant does not exist.
+    fn create_key(&self, key: ApiKey) -> Answer<'_, bool>;
+    /// Every key that is not revoked.
+    fn live_keys(&self) -> Answer<'_, Vec<ApiKey>>;
+    /// The keys of a tenant, or with none the admin keys; revoked ones included, newest first.
+    fn list_keys(&self, tenant: Option<TenantId>, page: PageRequest<KeyId>) -> Answer<'_, Vec<ApiKey>>;
+    /// Revokes a key; false if there is no such live key of that tenant.
+    fn revoke_key(&self, tenant: Option<TenantId>, id: KeyId, now: Time) -> Answer<'_, bool>;
+}
+
+/// Looking back. Every question names its tenant.
+pub trait History {
+    /// One event.
+    fn event(&self, tenant: TenantId, id: EventId) -> Answer<'_, Option<StoredEvent>>;
+    /// Events, newest first.
+    fn list_events(
+        &self,
+        tenant: TenantId,
+        filter: EventFilter,
+        page: PageRequest<EventId>,
+    ) -> Answer<'_, Vec<StoredEvent>>;
+    /// One delivery.
+    fn delivery(&self, tenant: TenantId, id: DeliveryId) -> Answer<'_, Option<Delivery>>;
+    /// Deliveries, newest event first.
+    fn list_deliveries(
+        &self,
+        tenant: TenantId,
+        filter: DeliveryFilter,
+        page: PageRequest<DeliveryCursor>,
+    ) -> Answer<'_, Vec<Delivery>>;
+    /// Dead deliveries that were not redriven, newest event first.
+    fn list_dead(
+        &self,
+        tenant: TenantId,
+        filter: DeliveryFilter,
+        page: PageRequest<DeliveryId>,
+    ) -> Answer<'_, Vec<Delivery>>;
+    /// The attempts of a delivery, first to last. None: no such delivery.
+    fn attempts(&self, tenant: TenantId, delivery: DeliveryId) -> Answer<'_, Option<Vec<StoredAttempt>>>;
+    /// The attempts of all deliveries of an event, oldest delivery first. None: no such event.
+    fn attempts_of_event(&self, tenant: TenantId, event: EventId) -> Answer<'_, Option<Vec<StoredAttempt>>>;
+}
+
+/// Delivering again, or no more.
+pub trait Redrive {
+    /// Makes a pending delivery due now, or an ended one a new round with the id `new_round`.
+    fn retry(
+        &self,
+        tenant: TenantId,
+        delivery: DeliveryId,
+        new_round: DeliveryId,
+        now: Time,
+    ) -> Answer<'_, Redriven>;
+    /// Makes a new round for each webhook, or none at all.
+    fn replay(
+        &self,
+        tenant: TenantId,
+        event: EventId,
+        rounds: Vec<NewRound>,
+        now: Time,
+    ) -> Answer<'_, Replayed>;
+    /// Calls a delivery off.
+    fn cancel(
+        &self,
+        tenant: TenantId,
+        delivery: DeliveryId,
+        reason: String,
+        now: Time,
+    ) -> Answer<'_, Cancelled>;
+}
+
+/// Housekeeping and health.
+pub trait Upkeep {
+    /// Forgets up to `limit` idempotency keys that have expired.
+    fn forget_keys(&self, now: Time, limit: usize) -> Answer<'_, usize>;
+    /// Whether the store can be written now.
+    fn ping(&self) -> Answer<'_, ()>;
+    /// Figures for the metrics page.
+    fn vitals(&self) -> Answer<'_, Vitals>;
+}
+
+/// Figures about a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Vitals {
+    /// Transactions committed since the start.
+    pub commits: u64,
+    /// Deliveries waiting in the store.
+    pub waiting: u64,
+    /// Dead deliveries that were not redriven.
+    pub dead: u64,
+}
+
+/// All of it: what a backend provides.
+pub trait Store:
+    Publish + Record + Claim + Nodes + Webhooks + Tenancy + History + Redrive + Upkeep + Send + Sync
+{
+}
+
+impl<T> Store for T where
+    T: Publish + Record + Claim + Nodes + Webhooks + Tenancy + History + Redrive + Upkeep + Send + Sync
+{
+}

@@ -1,0 +1,511 @@
+//! What goes into a store and what comes out: plain data, the same for every backend.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use redrive_core::{
+    AttemptId, DeadReason, DeliveryId, DeliveryStatus, EventId, FailureCategory, KeyId, TenantId, Time,
+    WebhookId,
+    event::{Event, PayloadFormat},
+    webhook::Webhook,
+};
+
+/// Who owns a lease: a number that one start of one node takes and nobody takes again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Epoch(pub i64);
+
+/// An event to be stored together with everything it fans out to.
+#[derive(Clone, Debug)]
+pub struct NewEvent {
+    /// The event.
+    pub event: Arc<Event>,
+    /// Its claim on an idempotency key; none when the publisher gave no key.
+    pub claim: Option<KeyClaim>,
+    /// The version of the tenant's webhooks that the fan-out was made from.
+    pub config_version: i64,
+    /// The node that will send what is born leased.
+    pub epoch: Epoch,
+    /// One delivery for each webhook that wants it.
+    pub deliveries: Vec<NewDelivery>,
+}
+
+/// A hold on an idempotency key.
+#[derive(Clone, Debug)]
+pub struct KeyClaim {
+    /// What "the same body" means: a hash over type, subject, source and raw data.
+    pub body_hash: [u8; 32],
+    /// From when on the key may be used anew.
+    pub expires_at: Time,
+}
+
+/// A delivery to be made.
+#[derive(Clone, Debug)]
+pub struct NewDelivery {
+    /// Its id, which takes the event's time.
+    pub id: DeliveryId,
+    /// Who it is owed to.
+    pub webhook: WebhookId,
+    /// What its body looks like, from now on.
+    pub format: PayloadFormat,
+    /// How it is born.
+    pub birth: Birth,
+}
+
+/// Where a new delivery goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Birth {
+    /// Owned by the publishing node, which has room for it and sends it without asking again.
+    Leased,
+    /// Waiting in the store until this time.
+    Waiting(Time),
+}
+
+/// What became of a publish.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Published {
+    /// Stored, with its place in the tenant's sequence.
+    New {
+        /// The place.
+        sequence_number: i64,
+    },
+    /// The key was used before for the same body: this is the first event.
+    Duplicate {
+        /// Its id.
+        event: EventId,
+    },
+    /// The key was used before for another body.
+    KeyReused {
+        /// The event that has the key.
+        event: EventId,
+    },
+    /// The tenant's webhooks have changed since the fan-out was made: make it again.
+    ConfigChanged,
+    /// There is no such tenant.
+    NoTenant,
+}
+
+/// What one attempt was like.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attempt {
+    /// Its id; a resend of the same outcome has the same one.
+    pub id: AttemptId,
+    /// 1 for the first attempt of a delivery.
+    pub number: u32,
+    /// How it ended.
+    pub status: AttemptStatus,
+    /// What kind of failure it was.
+    pub failure_category: Option<FailureCategory>,
+    /// The answer's status code.
+    pub http_status_code: Option<u16>,
+    /// What went wrong, in words for the webhook's owner.
+    pub error_message: Option<String>,
+    /// The custom headers sent along, as `name: value` lines with secrets redacted.
+    pub custom_headers: Option<Bytes>,
+    /// The answer's headers as `name: value` lines.
+    pub response_headers: Option<Bytes>,
+    /// The first bytes of the answer's body.
+    pub response_body_sample: Option<Bytes>,
+    /// How long each phase took.
+    pub timings: PhaseTimings,
+    /// When it was due.
+    pub scheduled_at: Time,
+    /// When it was sent.
+    pub executed_at: Time,
+    /// When the next one is due, if there is one.
+    pub next_retry_at: Option<Time>,
+    /// Who sent it.
+    pub worker: Arc<str>,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttemptStatus {
+    /// 2xx.
+    Success,
+    /// Failed, and the delivery goes on (or was cancelled meanwhile).
+    Failed,
+    /// Failed, and ended its delivery dead.
+    Exhausted,
+}
+
+impl AttemptStatus {
+    /// The name used everywhere.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::Failed => "failed",
+            Self::Exhausted => "exhausted",
+        }
+    }
+}
+
+/// Microseconds that each phase took; none where the phase did not happen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PhaseTimings {
+    /// Looking the name up.
+    pub dns: Option<u32>,
+    /// Connecting.
+    pub connect: Option<u32>,
+    /// The TLS handshake.
+    pub tls: Option<u32>,
+    /// From sending to the first byte of the answer.
+    pub ttfb: Option<u32>,
+    /// All of it.
+    pub total: u32,
+}
+
+/// What is to be recorded about a leased delivery, in one transaction.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// The owner of the lease.
+    pub epoch: Epoch,
+    /// The delivery.
+    pub delivery: DeliveryId,
+    /// Its tenant.
+    pub tenant: TenantId,
+    /// Its webhook.
+    pub webhook: WebhookId,
+    /// The attempt; none when the delivery ended without one.
+    pub attempt: Option<Attempt>,
+    /// Where the delivery goes.
+    pub next: Next,
+    /// Whether the decision took a cancellation into account.
+    pub knows_cancel: bool,
+    /// Why the webhook is to be disabled, if it is.
+    pub disable: Option<String>,
+    /// The time of the decision.
+    pub at: Time,
+}
+
+/// Where a delivery goes after an outcome.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Over: the endpoint has it.
+    Delivered,
+    /// Waits for another attempt.
+    Retry {
+        /// When it is due.
+        due: Time,
+    },
+    /// Over: given up.
+    Dead {
+        /// Why.
+        reason: DeadReason,
+    },
+    /// Over: called off.
+    Cancelled {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What became of an outcome.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Recorded {
+    /// Recorded now.
+    Done {
+        /// The tenant's new configuration version, where the webhook was disabled.
+        config_version: Option<i64>,
+    },
+    /// It had been recorded before: a resend.
+    Again,
+    /// The delivery was cancelled meanwhile, for this reason: decide again.
+    CancelRequested(String),
+    /// The lease is somebody else's, or the delivery is over.
+    Fenced,
+}
+
+/// A lane to claim from, and how many deliveries there is room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneRoom {
+    /// The lane.
+    pub webhook: WebhookId,
+    /// At most so many.
+    pub room: usize,
+}
+
+/// The lanes that have something due.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DueLanes {
+    /// The longest overdue first.
+    pub lanes: Vec<WebhookId>,
+    /// When to look again if nothing else happens.
+    pub next_wake: Option<Time>,
+}
+
+/// What was claimed from one lane.
+#[derive(Clone, Debug)]
+pub struct LaneClaim {
+    /// The lane.
+    pub webhook: WebhookId,
+    /// The deliveries, in the order they were due; leased to the caller now.
+    pub deliveries: Vec<Claimed>,
+    /// Whether more is due. The lane is then held by the caller, who must claim from it again.
+    pub more: bool,
+}
+
+/// A delivery that was claimed, with all that is needed to send it.
+#[derive(Clone, Debug)]
+pub struct Claimed {
+    /// Its id.
+    pub id: DeliveryId,
+    /// Its webhook.
+    pub webhook: WebhookId,
+    /// The event.
+    pub event: Arc<Event>,
+    /// What its body looks like.
+    pub format: PayloadFormat,
+    /// Attempts made so far.
+    pub attempt_count: u32,
+    /// When it was made.
+    pub created_at: Time,
+    /// When it was due.
+    pub due: Time,
+    /// How often its lease was rescued from a dead node.
+    pub rescues: u32,
+    /// How often a node died while it was known to be sending it.
+    pub deaths: u32,
+}
+
+/// How far a rescue or a sweep got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Deliveries moved in this step.
+    pub moved: usize,
+    /// Whether nothing is left.
+    pub finished: bool,
+}
+
+/// The webhooks of a tenant that changed after some version.
+#[derive(Clone, Debug)]
+pub struct ConfigChanges {
+    /// The version now.
+    pub version: i64,
+    /// What changed; deleted webhooks included unless everything was asked for.
+    pub webhooks: Vec<Webhook>,
+}
+
+/// What became of a change to a webhook.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Changed {
+    /// Stored; the tenant's configuration has this version now.
+    Done {
+        /// The version.
+        version: i64,
+    },
+    /// Somebody changed the webhook since it was read: read it again.
+    Stale,
+    /// There is no such webhook, or no such tenant.
+    Missing,
+}
+
+/// A webhook with the version at which it last changed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Versioned {
+    /// The webhook.
+    pub webhook: Webhook,
+    /// The tenant's configuration version of its last change.
+    pub revision: i64,
+}
+
+/// A tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenant {
+    /// Its id.
+    pub id: TenantId,
+    /// A name for people.
+    pub name: Option<String>,
+    /// When it was made.
+    pub created_at: Time,
+}
+
+/// An API key, without the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiKey {
+    /// Its id.
+    pub id: KeyId,
+    /// Whose it is; none for an admin key.
+    pub tenant: Option<TenantId>,
+    /// What it is for, in its owner's words.
+    pub name: String,
+    /// SHA-256 of the key.
+    pub hash: [u8; 32],
+    /// What it may do, as bits that the server gives meaning to.
+    pub scopes: u32,
+    /// When it was made.
+    pub created_at: Time,
+    /// When it was revoked.
+    pub revoked_at: Option<Time>,
+}
+
+/// An event with its place in the tenant's sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredEvent {
+    /// The event.
+    pub event: Event,
+    /// Its place.
+    pub sequence_number: i64,
+}
+
+/// A delivery as stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// Its id.
+    pub id: DeliveryId,
+    /// Whose it is.
+    pub tenant: TenantId,
+    /// The event.
+    pub event: EventId,
+    /// The event's type.
+    pub event_type: String,
+    /// The webhook.
+    pub webhook: WebhookId,
+    /// 1 for the first delivery of this event to this webhook, counted up by retries and replays.
+    pub round: u32,
+    /// Where it stands; `Pending` also while it is leased.
+    pub status: DeliveryStatus,
+    /// Attempts made so far.
+    pub attempt_count: u32,
+    /// The status code of the last answer.
+    pub last_status_code: Option<u16>,
+    /// What kind of failure the last one was.
+    pub failure_category: Option<FailureCategory>,
+    /// What went wrong last.
+    pub last_error: Option<String>,
+    /// Why it is dead.
+    pub dead_reason: Option<DeadReason>,
+    /// Why it was cancelled.
+    pub cancel_reason: Option<String>,
+    /// When it was made.
+    pub created_at: Time,
+    /// When it ended.
+    pub ended_at: Option<Time>,
+    /// The delivery that this one repeats.
+    pub replay_of: Option<DeliveryId>,
+    /// The delivery that repeats this one.
+    pub redriven_as: Option<DeliveryId>,
+    /// When it is due, while it waits in the store; none when a node has it.
+    pub due: Option<Time>,
+}
+
+/// An attempt with the delivery it belongs to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredAttempt {
+    /// The delivery.
+    pub delivery: DeliveryId,
+    /// The event.
+    pub event: EventId,
+    /// The webhook.
+    pub webhook: WebhookId,
+    /// The attempt.
+    pub attempt: Attempt,
+}
+
+/// Which status a listing of deliveries is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatusFilter {
+    /// Exactly this one; `Pending` takes in what is in flight.
+    Is(DeliveryStatus),
+    /// At least one failed attempt, and not delivered.
+    Failed,
+}
+
+/// Which deliveries to list.
+#[derive(Clone, Debug, Default)]
+pub struct DeliveryFilter {
+    /// Only to this webhook.
+    pub webhook: Option<WebhookId>,
+    /// Only of this event.
+    pub event: Option<EventId>,
+    /// Only in this status.
+    pub status: Option<StatusFilter>,
+    /// Only of this event type.
+    pub event_type: Option<String>,
+    /// Only with this kind of last failure.
+    pub failure_category: Option<FailureCategory>,
+    /// Only of events from this time on.
+    pub from: Option<Time>,
+    /// Only of events before this time.
+    pub to: Option<Time>,
+}
+
+/// Which events to list.
+#[derive(Clone, Debug, Default)]
+pub struct EventFilter {
+    /// Only of this type.
+    pub event_type: Option<String>,
+    /// Only about this subject.
+    pub subject: Option<String>,
+    /// Only from this time on.
+    pub from: Option<Time>,
+    /// Only before this time.
+    pub to: Option<Time>,
+}
+
+/// Which part of a listing to give, newest first.
+#[derive(Clone, Copy, Debug)]
+pub struct PageRequest<C> {
+    /// Only what comes after this one in the listing.
+    pub after: Option<C>,
+    /// Leave out so many first.
+    pub offset: u32,
+    /// At most so many.
+    pub limit: u32,
+}
+
+/// Where a listing of deliveries stopped: it is ordered by event, then by delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeliveryCursor {
+    /// The event of the last one.
+    pub event: EventId,
+    /// The last one.
+    pub delivery: DeliveryId,
+}
+
+/// What became of a request to deliver something again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Redriven {
+    /// It was still pending and is due now.
+    DueNow(DeliveryId),
+    /// It was over; a new round was made.
+    NewRound(DeliveryId),
+    /// It was redriven before: this is the round that it became.
+    AlreadyAs(DeliveryId),
+    /// There is no such delivery.
+    Missing,
+}
+
+/// A new round for one webhook.
+#[derive(Clone, Debug)]
+pub struct NewRound {
+    /// The new delivery's id.
+    pub id: DeliveryId,
+    /// The webhook.
+    pub webhook: WebhookId,
+    /// The body's format.
+    pub format: PayloadFormat,
+}
+
+/// What became of a replay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Replayed {
+    /// New rounds were made.
+    Done(Vec<DeliveryId>),
+    /// This delivery of the event is still pending.
+    StillPending(DeliveryId),
+    /// There is no such event.
+    Missing,
+}
+
+/// What became of a cancellation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cancelled {
+    /// It is cancelled.
+    Done,
+    /// A node has it: it will be cancelled unless the request under way succeeds.
+    Requested,
+    /// It was over before.
+    Over(DeliveryStatus),
+    /// There is no such delivery.
+    Missing,
+}

@@ -1,0 +1,140 @@
+//! The embedded store: one SQLite file, one writer thread, a few readers.
+//!
+//! WAL with `synchronous=FULL`: what was acknowledged survives a power cut. One process has the file at a
+//! time, so at start every lease is an orphan of the process before.
+
+mod claim;
+mod convert;
+mod history;
+mod nodes;
+mod publish;
+mod readers;
+mod record;
+mod redrive;
+mod schema;
+mod tenancy;
+mod upkeep;
+mod webhooks;
+mod writer;
+
+use std::{
+    fs::{File, OpenOptions, TryLockError},
+    path::{Path, PathBuf},
+};
+
+use rusqlite::Connection;
+
+use self::{readers::Readers, writer::Writer};
+use crate::{Answer, error::OpenError};
+
+/// How the store is to be opened.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The database file; made if it is not there.
+    pub path: PathBuf,
+    /// Connections that read.
+    pub readers: usize,
+    /// Publishes that may wait for the writer; more are refused as overload.
+    pub max_waiting: usize,
+    /// Bytes that those may hold.
+    pub max_waiting_bytes: usize,
+}
+
+impl Options {
+    /// The usual options for a database at `path`.
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), readers: 3, max_waiting: 20_000, max_waiting_bytes: 64 << 20 }
+    }
+}
+
+/// The embedded store. Dropping it finishes what waits and closes the file.
+pub struct Sqlite {
+    writer: Writer,
+    readers: Readers,
+    // Held for as long as the store is open: one process has the file.
+    _lock: File,
+}
+
+impl Sqlite {
+    /// Opens the database, making or upgrading it first.
+    pub fn open(options: &Options) -> Result<Self, OpenError> {
+        let lock = lock(&options.path)?;
+        let mut connection = connect(&options.path)?;
+        schema::prepare(&mut connection, &options.path)?;
+        let readers = Readers::open(options)?;
+        let writer = Writer::start(connection, options);
+        Ok(Self { writer, readers, _lock: lock })
+    }
+
+    /// Runs a change of its own in one transaction.
+    fn write<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&rusqlite::Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Answer<'_, T> {
+        Box::pin(self.writer.run(change))
+    }
+
+    /// Answers a question without holding up the writer.
+    fn read<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Answer<'_, T> {
+        Box::pin(self.readers.run(question))
+    }
+}
+
+fn unusable(path: &Path, reason: impl ToString) -> OpenError {
+    OpenError::Unusable { path: path.display().to_string(), reason: reason.to_string() }
+}
+
+fn lock(path: &Path) -> Result<File, OpenError> {
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        make_private_folder(folder).map_err(|error| unusable(path, error))?;
+    }
+    let lock_path = path.with_added_extension("lock");
+    let file = private_options().open(&lock_path).map_err(|error| unusable(path, error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path: path.display().to_string() }),
+        Err(TryLockError::Error(error)) => Err(unusable(path, error)),
+    }
+}
+
+/// Secrets and payloads are in here: for the owner's eyes only.
+fn make_private_folder(folder: &Path) -> std::io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(folder)
+}
+
+fn private_options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.create(true).truncate(false).write(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
+/// A connection that writes.
+fn connect(path: &Path) -> Result<Connection, OpenError> {
+    // SQLite would make the file readable by everybody.
+    private_options().open(path).map_err(|error| unusable(path, error))?;
+    let open = || -> rusqlite::Result<Connection> {
+        let connection = Connection::open(path)?;
+        connection.execute_batch(
+            "PRAGMA page_size = 8192;
+             PRAGMA journal_mode = WAL;
+             PRAGMA synchronous = FULL;
+             PRAGMA wal_autocheckpoint = 2000;
+             PRAGMA journal_size_limit = 67108864;
+             PRAGMA cache_size = -16384;
+             PRAGMA temp_store = MEMORY;
+             PRAGMA busy_timeout = 5000;",
+        )?;
+        connection.set_prepared_statement_cache_capacity(64);
+        Ok(connection)
+    };
+    open().map_err(|error| unusable(path, error))
+}

@@ -1,0 +1,69 @@
+//! Epochs, and giving back what a dead one had.
+
+use redrive_core::{DeliveryId, Time, WebhookId};
+use rusqlite::Transaction;
+
+use super::{
+    Sqlite,
+    claim::{self, Rescued},
+    convert::{Col, get},
+};
+use crate::{Answer, Epoch, Nodes, Step};
+
+impl Nodes for Sqlite {
+    fn join(&self, name: String, now: Time) -> Answer<'_, Epoch> {
+        self.write(move |transaction| {
+            transaction.execute("INSERT INTO nodes (name, joined_at) VALUES (?, ?)", (name, Col(now)))?;
+            Ok(Epoch(transaction.last_insert_rowid()))
+        })
+    }
+
+    fn others(&self, than: Epoch) -> Answer<'_, Vec<Epoch>> {
+        self.read(move |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT epoch FROM nodes WHERE epoch <> ?1
+                     UNION SELECT epoch FROM leased WHERE epoch <> ?1
+                     UNION SELECT held_by FROM lanes WHERE held_by IS NOT NULL AND held_by <> ?1",
+                )?
+                .query_map([than.0], |row| row.get(0).map(Epoch))?
+                .collect()
+        })
+    }
+
+    fn rescue(&self, dead: Epoch, now: Time, limit: usize) -> Answer<'_, Step> {
+        self.write(move |transaction| {
+            // First the row: from here on the dead one can neither record nor insert.
+            transaction.execute("DELETE FROM nodes WHERE epoch = ?", [dead.0])?;
+            transaction.execute("UPDATE lanes SET held_by = NULL WHERE held_by = ?", [dead.0])?;
+            let orphans = take_orphans(transaction, dead, limit)?;
+            for orphan in &orphans {
+                let cancel = orphan.cancel.as_deref();
+                claim::give_back(transaction, orphan.delivery, orphan.webhook, orphan.rescued, cancel, now)?;
+            }
+            Ok(Step { moved: orphans.len(), finished: orphans.len() < limit })
+        })
+    }
+}
+
+struct Orphan {
+    delivery: DeliveryId,
+    webhook: WebhookId,
+    rescued: Rescued,
+    cancel: Option<String>,
+}
+
+fn take_orphans(transaction: &Transaction<'_>, dead: Epoch, limit: usize) -> rusqlite::Result<Vec<Orphan>> {
+    transaction
+        .prepare_cached(
+            "DELETE FROM leased WHERE delivery IN (SELECT delivery FROM leased WHERE epoch = ? LIMIT ?)
+             RETURNING delivery, webhook, rescues, deaths, sending, cancel",
+        )?
+        .query_map((dead.0, limit as i64), |row| {
+            let sending: u32 = row.get(4)?;
+            let rescued =
+                Rescued { rescues: row.get::<_, u32>(2)? + 1, deaths: row.get::<_, u32>(3)? + sending };
+            Ok(Orphan { delivery: get(row, 0)?, webhook: get(row, 1)?, rescued, cancel: row.get(5)? })
+        })?
+        .collect()
+}

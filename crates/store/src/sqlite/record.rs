@@ -1,0 +1,176 @@
+//! Writing down what happened to a leased delivery. The lease is the right to do so: whoever cannot
+//! delete it records nothing.
+
+use std::sync::Arc;
+
+use redrive_core::{DeliveryStatus, webhook::WebhookState};
+use rusqlite::{OptionalExtension, Transaction};
+
+use super::{
+    Sqlite, claim,
+    convert::{Col, get},
+    webhooks,
+};
+use crate::{Attempt, Done, Next, Outcome, Record, Recorded};
+
+impl Record for Sqlite {
+    fn record(&self, outcome: Arc<Outcome>, done: Done<Recorded>) {
+        self.writer.record(outcome, done);
+    }
+}
+
+pub(super) fn apply(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite::Result<Recorded> {
+    let lease = transaction
+        .prepare_cached("DELETE FROM leased WHERE delivery = ? AND epoch = ? RETURNING cancel")?
+        .query_row((Col(outcome.delivery), outcome.epoch.0), |row| row.get::<_, Option<String>>(0))
+        .optional()?;
+    let Some(cancel) = lease else { return without_lease(transaction, outcome) };
+    if let Some(reason) = cancel
+        && !outcome.knows_cancel
+    {
+        restore_lease(transaction, outcome, &reason)?;
+        return Ok(Recorded::CancelRequested(reason));
+    }
+    if let Some(attempt) = &outcome.attempt {
+        insert_attempt(transaction, outcome, attempt)?;
+    }
+    update_delivery(transaction, outcome)?;
+    match &outcome.next {
+        Next::Delivered | Next::Cancelled { .. } => {}
+        Next::Retry { due } => {
+            claim::wait(transaction, outcome.delivery, outcome.webhook, *due, claim::Rescued::default())?;
+        }
+        Next::Dead { .. } => {
+            transaction
+                .prepare_cached("INSERT INTO dead VALUES (?, ?)")?
+                .execute((Col(outcome.delivery), outcome.tenant.as_str()))?;
+        }
+    }
+    let config_version = match &outcome.disable {
+        Some(reason) => disable_webhook(transaction, outcome, reason)?,
+        None => None,
+    };
+    Ok(Recorded::Done { config_version })
+}
+
+/// No lease: either this very outcome was recorded before, or the delivery is somebody else's.
+fn without_lease(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite::Result<Recorded> {
+    let again = match &outcome.attempt {
+        Some(attempt) => transaction
+            .prepare_cached("SELECT 1 FROM attempts WHERE delivery = ? AND number = ? AND id = ?")?
+            .exists((Col(outcome.delivery), attempt.number, Col(attempt.id)))?,
+        None => {
+            let status = transaction
+                .prepare_cached("SELECT status FROM deliveries WHERE id = ?")?
+                .query_row([Col(outcome.delivery)], |row| get::<DeliveryStatus>(row, 0))
+                .optional()?;
+            status == Some(status_after(&outcome.next))
+        }
+    };
+    Ok(if again { Recorded::Again } else { Recorded::Fenced })
+}
+
+fn restore_lease(transaction: &Transaction<'_>, outcome: &Outcome, cancel: &str) -> rusqlite::Result<()> {
+    transaction
+        .prepare_cached("INSERT INTO leased (delivery, epoch, webhook, cancel) VALUES (?, ?, ?, ?)")?
+        .execute((Col(outcome.delivery), outcome.epoch.0, Col(outcome.webhook), cancel))?;
+    Ok(())
+}
+
+fn insert_attempt(
+    transaction: &Transaction<'_>,
+    outcome: &Outcome,
+    attempt: &Attempt,
+) -> rusqlite::Result<()> {
+    let timings = &attempt.timings;
+    transaction
+        .prepare_cached(
+            "INSERT INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        )?
+        .execute(rusqlite::params![
+            Col(outcome.delivery),
+            attempt.number,
+            Col(attempt.id),
+            Col(attempt.status),
+            attempt.failure_category.map(Col),
+            attempt.http_status_code,
+            attempt.error_message,
+            attempt.custom_headers.as_deref(),
+            attempt.response_headers.as_deref(),
+            attempt.response_body_sample.as_deref(),
+            timings.dns,
+            timings.connect,
+            timings.tls,
+            timings.ttfb,
+            timings.total,
+            Col(attempt.scheduled_at),
+            Col(attempt.executed_at),
+            attempt.next_retry_at.map(Col),
+            &*attempt.worker,
+        ])?;
+    Ok(())
+}
+
+fn status_after(next: &Next) -> DeliveryStatus {
+    match next {
+        Next::Delivered => DeliveryStatus::Delivered,
+        Next::Retry { .. } => DeliveryStatus::Pending,
+        Next::Dead { .. } => DeliveryStatus::Dead,
+        Next::Cancelled { .. } => DeliveryStatus::Cancelled,
+    }
+}
+
+fn update_delivery(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite::Result<()> {
+    let status = status_after(&outcome.next);
+    let ended_at = status.is_final().then_some(Col(outcome.at));
+    let dead_reason = match &outcome.next {
+        Next::Dead { reason } => Some(Col(*reason)),
+        _ => None,
+    };
+    let cancel_reason = match &outcome.next {
+        Next::Cancelled { reason } => Some(reason),
+        _ => None,
+    };
+    let Some(attempt) = &outcome.attempt else {
+        transaction
+            .prepare_cached(
+                "UPDATE deliveries SET status = ?2, ended_at = ?3, dead_reason = ?4, cancel_reason = ?5 WHERE id = ?1",
+            )?
+            .execute((Col(outcome.delivery), Col(status), ended_at, dead_reason, cancel_reason))?;
+        return Ok(());
+    };
+    transaction
+        .prepare_cached(
+            "UPDATE deliveries SET status = ?2, ended_at = ?3, dead_reason = ?4, cancel_reason = ?5,
+                    attempt_count = ?6, last_status_code = ?7, failure_category = ?8, last_error = ?9
+             WHERE id = ?1",
+        )?
+        .execute((
+            Col(outcome.delivery),
+            Col(status),
+            ended_at,
+            dead_reason,
+            cancel_reason,
+            attempt.number,
+            attempt.http_status_code,
+            attempt.failure_category.map(Col),
+            &attempt.error_message,
+        ))?;
+    Ok(())
+}
+
+fn disable_webhook(
+    transaction: &Transaction<'_>,
+    outcome: &Outcome,
+    reason: &str,
+) -> rusqlite::Result<Option<i64>> {
+    let Some(mut found) = webhooks::find(transaction, &outcome.tenant, outcome.webhook)? else {
+        return Ok(None);
+    };
+    if found.webhook.state != WebhookState::Active {
+        return Ok(None);
+    }
+    found.webhook.state = WebhookState::Disabled(reason.to_owned());
+    found.webhook.updated_at = outcome.at;
+    webhooks::store(transaction, &found.webhook)
+}

@@ -1,0 +1,119 @@
+//! Tenants and API keys.
+
+use redrive_core::{KeyId, TenantId, Time};
+use rusqlite::{OptionalExtension, Row};
+
+use super::{
+    Sqlite,
+    convert::{Col, get, get_opt},
+};
+use crate::{Answer, ApiKey, PageRequest, Tenancy, Tenant};
+
+const KEY_COLUMNS: &str = "id, tenant, name, hash, scopes, created_at, revoked_at";
+
+impl Tenancy for Sqlite {
+    fn create_tenant(&self, tenant: Tenant) -> Answer<'_, bool> {
+        self.write(move |transaction| {
+            let made = transaction.execute(
+                "INSERT INTO tenants (id, name, created_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                (tenant.id.as_str(), tenant.name, Col(tenant.created_at)),
+            )?;
+            Ok(made == 1)
+        })
+    }
+
+    fn tenant(&self, id: TenantId) -> Answer<'_, Option<Tenant>> {
+        self.read(move |connection| {
+            connection
+                .prepare_cached("SELECT id, name, created_at FROM tenants WHERE id = ?")?
+                .query_row([id.as_str()], read_tenant)
+                .optional()
+        })
+    }
+
+    fn list_tenants(&self, page: PageRequest<TenantId>) -> Answer<'_, Vec<Tenant>> {
+        self.read(move |connection| {
+            let after = page.after.as_ref().map_or("", TenantId::as_str);
+            connection
+                .prepare_cached(
+                    "SELECT id, name, created_at FROM tenants WHERE id > ? ORDER BY id LIMIT ? OFFSET ?",
+                )?
+                .query_map((after, page.limit, page.offset), read_tenant)?
+                .collect()
+        })
+    }
+
+    fn create_key(&self, key: ApiKey) -> Answer<'_, bool> {
+        self.write(move |transaction| {
+            if let Some(tenant) = &key.tenant
+                && !transaction
+                    .prepare_cached("SELECT 1 FROM tenants WHERE id = ?")?
+                    .exists([tenant.as_str()])?
+            {
+                return Ok(false);
+            }
+            transaction.execute(
+                &format!("INSERT INTO api_keys ({KEY_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, NULL)"),
+                (
+                    Col(key.id),
+                    key.tenant.as_ref().map(TenantId::as_str),
+                    key.name,
+                    key.hash,
+                    key.scopes,
+                    Col(key.created_at),
+                ),
+            )?;
+            Ok(true)
+        })
+    }
+
+    fn live_keys(&self) -> Answer<'_, Vec<ApiKey>> {
+        self.read(|connection| {
+            connection
+                .prepare_cached(&format!("SELECT {KEY_COLUMNS} FROM api_keys WHERE revoked_at IS NULL"))?
+                .query_map((), read_key)?
+                .collect()
+        })
+    }
+
+    fn list_keys(&self, tenant: Option<TenantId>, page: PageRequest<KeyId>) -> Answer<'_, Vec<ApiKey>> {
+        self.read(move |connection| {
+            connection
+                .prepare_cached(&format!(
+                    "SELECT {KEY_COLUMNS} FROM api_keys WHERE tenant IS ?1 AND (?2 IS NULL OR id < ?2)
+                     ORDER BY id DESC LIMIT ?3 OFFSET ?4"
+                ))?
+                .query_map(
+                    (tenant.as_ref().map(TenantId::as_str), page.after.map(Col), page.limit, page.offset),
+                    read_key,
+                )?
+                .collect()
+        })
+    }
+
+    fn revoke_key(&self, tenant: Option<TenantId>, id: KeyId, now: Time) -> Answer<'_, bool> {
+        self.write(move |transaction| {
+            let revoked = transaction.execute(
+                "UPDATE api_keys SET revoked_at = ?3 WHERE id = ?1 AND tenant IS ?2 AND revoked_at IS NULL",
+                (Col(id), tenant.as_ref().map(TenantId::as_str), Col(now)),
+            )?;
+            Ok(revoked == 1)
+        })
+    }
+}
+
+fn read_tenant(row: &Row<'_>) -> rusqlite::Result<Tenant> {
+    Ok(Tenant { id: get(row, 0)?, name: row.get(1)?, created_at: get(row, 2)? })
+}
+
+fn read_key(row: &Row<'_>) -> rusqlite::Result<ApiKey> {
+    Ok(ApiKey {
+        id: get(row, 0)?,
+        tenant: get_opt(row, 1)?,
+        name: row.get(2)?,
+        hash: row.get(3)?,
+        scopes: row.get(4)?,
+        created_at: get(row, 5)?,
+        revoked_at: get_opt(row, 6)?,
+    })
+}

@@ -1,0 +1,201 @@
+//! Webhooks, the version that fan-out is checked against, and sweeping up after one that has ended.
+
+use redrive_core::{
+    TenantId, Time, WebhookId,
+    webhook::{Webhook, WebhookState},
+};
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, types::FromSqlError};
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{
+    Sqlite, claim,
+    convert::{Col, get},
+    redrive,
+};
+use crate::{Answer, Changed, ConfigChanges, PageRequest, Step, Versioned, Webhooks};
+
+const COLUMNS: &str = "id, tenant, revision, state, spec, secrets, created_at, updated_at";
+
+impl Webhooks for Sqlite {
+    fn create_webhook(&self, webhook: Webhook) -> Answer<'_, Changed> {
+        self.write(move |transaction| {
+            Ok(match store(transaction, &webhook)? {
+                Some(version) => Changed::Done { version },
+                None => Changed::Missing,
+            })
+        })
+    }
+
+    fn change_webhook(&self, webhook: Webhook, revision: i64) -> Answer<'_, Changed> {
+        self.write(move |transaction| {
+            let Some(now) = find(transaction, &webhook.tenant, webhook.id)? else {
+                return Ok(Changed::Missing);
+            };
+            if now.revision != revision {
+                return Ok(Changed::Stale);
+            }
+            Ok(match store(transaction, &webhook)? {
+                Some(version) => Changed::Done { version },
+                None => Changed::Missing,
+            })
+        })
+    }
+
+    fn webhook(&self, tenant: TenantId, id: WebhookId) -> Answer<'_, Option<Versioned>> {
+        self.read(move |connection| find(connection, &tenant, id))
+    }
+
+    fn webhooks_by_id(&self, ids: Vec<WebhookId>) -> Answer<'_, Vec<Webhook>> {
+        self.read(move |connection| {
+            let mut by_id =
+                connection.prepare_cached(&format!("SELECT {COLUMNS} FROM webhooks WHERE id = ?"))?;
+            let mut found = Vec::with_capacity(ids.len());
+            for id in ids {
+                found.extend(by_id.query_row([Col(id)], read_webhook).optional()?);
+            }
+            Ok(found)
+        })
+    }
+
+    fn list_webhooks(&self, tenant: TenantId, page: PageRequest<WebhookId>) -> Answer<'_, Vec<Webhook>> {
+        self.read(move |connection| {
+            connection
+                .prepare_cached(&format!(
+                    "SELECT {COLUMNS} FROM webhooks
+                     WHERE tenant = ?1 AND deleted = 0 AND (?2 IS NULL OR id < ?2)
+                     ORDER BY id DESC LIMIT ?3 OFFSET ?4"
+                ))?
+                .query_map((tenant.as_str(), page.after.map(Col), page.limit, page.offset), read_webhook)?
+                .collect()
+        })
+    }
+
+    fn config_changes(&self, tenant: TenantId, version: i64) -> Answer<'_, Option<ConfigChanges>> {
+        self.read(move |connection| {
+            // One snapshot: the version and the webhooks must belong together.
+            let snapshot = connection.unchecked_transaction()?;
+            let now = snapshot
+                .prepare_cached("SELECT config_version FROM tenants WHERE id = ?")?
+                .query_row([tenant.as_str()], |row| row.get(0))
+                .optional()?;
+            let Some(now) = now else { return Ok(None) };
+            let webhooks = snapshot
+                .prepare_cached(&format!(
+                    "SELECT {COLUMNS} FROM webhooks WHERE tenant = ?1 AND revision > ?2 AND (?2 > 0 OR deleted = 0)"
+                ))?
+                .query_map((tenant.as_str(), version), read_webhook)?
+                .collect::<rusqlite::Result<_>>()?;
+            Ok(Some(ConfigChanges { version: now, webhooks }))
+        })
+    }
+
+    fn sweeping(&self) -> Answer<'_, Vec<Webhook>> {
+        self.read(|connection| {
+            connection
+                .prepare_cached(&format!("SELECT {COLUMNS} FROM webhooks WHERE sweeping = 1"))?
+                .query_map((), read_webhook)?
+                .collect()
+        })
+    }
+
+    fn sweep(&self, webhook: WebhookId, reason: String, now: Time, limit: usize) -> Answer<'_, Step> {
+        self.write(move |transaction| sweep(transaction, webhook, &reason, now, limit))
+    }
+}
+
+fn sweep(
+    transaction: &Transaction<'_>,
+    webhook: WebhookId,
+    reason: &str,
+    now: Time,
+    limit: usize,
+) -> rusqlite::Result<Step> {
+    // Asked inside the transaction: a webhook that was enabled again keeps what it has.
+    let still_wanted = transaction
+        .prepare_cached("SELECT 1 FROM webhooks WHERE id = ? AND sweeping = 1")?
+        .exists([Col(webhook)])?;
+    if !still_wanted {
+        return Ok(Step { moved: 0, finished: true });
+    }
+    let swept = transaction
+        .prepare_cached(
+            "DELETE FROM waiting WHERE delivery IN (SELECT delivery FROM waiting WHERE webhook = ? LIMIT ?)
+             RETURNING delivery",
+        )?
+        .query_map((Col(webhook), limit as i64), |row| get(row, 0))?
+        .collect::<rusqlite::Result<Vec<_>>>()?;
+    for delivery in &swept {
+        redrive::end_cancelled(transaction, *delivery, reason, now)?;
+    }
+    let finished = swept.len() < limit;
+    if finished {
+        claim::settle(transaction, webhook, None)?;
+        transaction.execute("UPDATE webhooks SET sweeping = 0 WHERE id = ?", [Col(webhook)])?;
+    }
+    Ok(Step { moved: swept.len(), finished })
+}
+
+/// One webhook that is not deleted.
+pub(super) fn find(
+    connection: &Connection,
+    tenant: &TenantId,
+    id: WebhookId,
+) -> rusqlite::Result<Option<Versioned>> {
+    connection
+        .prepare_cached(&format!(
+            "SELECT {COLUMNS} FROM webhooks WHERE id = ? AND tenant = ? AND deleted = 0"
+        ))?
+        .query_row((Col(id), tenant.as_str()), |row| {
+            Ok(Versioned { webhook: read_webhook(row)?, revision: row.get(2)? })
+        })
+        .optional()
+}
+
+/// Writes a webhook under the tenant's next version. None: there is no such tenant.
+pub(super) fn store(transaction: &Transaction<'_>, webhook: &Webhook) -> rusqlite::Result<Option<i64>> {
+    let version = transaction
+        .prepare_cached(
+            "UPDATE tenants SET config_version = config_version + 1 WHERE id = ? RETURNING config_version",
+        )?
+        .query_row([webhook.tenant.as_str()], |row| row.get(0))
+        .optional()?;
+    let Some(version) = version else { return Ok(None) };
+    transaction
+        .prepare_cached(&format!(
+            "INSERT OR REPLACE INTO webhooks ({COLUMNS}, deleted, sweeping) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        ))?
+        .execute((
+            Col(webhook.id),
+            webhook.tenant.as_str(),
+            version,
+            to_json(&webhook.state)?,
+            to_json(&webhook.spec)?,
+            to_json(&webhook.secrets)?,
+            Col(webhook.created_at),
+            Col(webhook.updated_at),
+            webhook.state == WebhookState::Deleted,
+            webhook.state.cancels_because().is_some(),
+        ))?;
+    Ok(Some(version))
+}
+
+fn read_webhook(row: &Row<'_>) -> rusqlite::Result<Webhook> {
+    Ok(Webhook {
+        id: get(row, 0)?,
+        tenant: get(row, 1)?,
+        state: from_json(row, 3)?,
+        spec: from_json(row, 4)?,
+        secrets: from_json(row, 5)?,
+        created_at: get(row, 6)?,
+        updated_at: get(row, 7)?,
+    })
+}
+
+fn to_json<T: Serialize>(value: &T) -> rusqlite::Result<String> {
+    serde_json::to_string(value).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
+}
+
+fn from_json<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> rusqlite::Result<T> {
+    let text = row.get_ref(column)?.as_str()?;
+    serde_json::from_str(text).map_err(|error| FromSqlError::other(error).into())
+}

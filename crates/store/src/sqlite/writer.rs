@@ -1,0 +1,265 @@
+//! The one writer: a thread that commits publishes and outcomes together, and other changes one by one.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+        mpsc,
+    },
+    thread::JoinHandle,
+};
+
+use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
+use tokio::sync::oneshot;
+
+use super::{Options, publish, record};
+use crate::{
+    Done, NewEvent, Outcome, Published, Recorded,
+    batch::{self, CommitError, Weighed},
+    error::StoreError,
+};
+
+/// Something for the writer to do.
+enum Job {
+    Batched(Write),
+    Alone(Box<dyn FnOnce(&mut Connection) + Send>),
+}
+
+/// A write that shares its transaction with whatever else waits.
+enum Write {
+    Publish(NewEvent, Done<Published>),
+    Record(Arc<Outcome>, Done<Recorded>),
+}
+
+impl Weighed for Write {
+    fn weight(&self) -> (usize, usize) {
+        match self {
+            Self::Publish(new, _) => (1 + 2 * new.deliveries.len(), new.event.weight()),
+            Self::Record(..) => (3, 512),
+        }
+    }
+}
+
+/// What a batched write came to.
+enum Written {
+    Published(Published),
+    Recorded(Recorded),
+}
+
+/// The handle on the writer thread.
+pub(super) struct Writer {
+    jobs: Option<mpsc::Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+    commits: Arc<AtomicU64>,
+    queue: Arc<Queue>,
+}
+
+/// How much waits to be published, so that overload is refused instead of piled up. Outcomes are not
+/// counted: there are never more of them than deliveries in memory.
+struct Queue {
+    items: AtomicUsize,
+    bytes: AtomicUsize,
+    max_items: usize,
+    max_bytes: usize,
+}
+
+impl Queue {
+    fn enter(&self, bytes: usize) -> bool {
+        let items = self.items.fetch_add(1, Relaxed);
+        let held = self.bytes.fetch_add(bytes, Relaxed);
+        let fits = items < self.max_items && held + bytes <= self.max_bytes;
+        if !fits {
+            self.leave(bytes);
+        }
+        fits
+    }
+
+    fn leave(&self, bytes: usize) {
+        self.items.fetch_sub(1, Relaxed);
+        self.bytes.fetch_sub(bytes, Relaxed);
+    }
+}
+
+impl Writer {
+    pub(super) fn start(connection: Connection, options: &Options) -> Self {
+        let (jobs, waiting) = mpsc::channel();
+        let commits = Arc::new(AtomicU64::new(0));
+        let queue = Arc::new(Queue {
+            items: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+            max_items: options.max_waiting,
+            max_bytes: options.max_waiting_bytes,
+        });
+        let desk = Desk { connection, commits: commits.clone(), queue: queue.clone() };
+        let thread =
+            std::thread::Builder::new().name("store-writer".into()).spawn(move || desk.work(&waiting));
+        // Without its writer there is no store, and there is nobody to tell yet.
+        let thread = thread.expect("the operating system starts a thread");
+        Self { jobs: Some(jobs), thread: Some(thread), commits, queue }
+    }
+
+    pub(super) fn commits(&self) -> u64 {
+        self.commits.load(Relaxed)
+    }
+
+    pub(super) fn publish(&self, event: NewEvent, done: Done<Published>) {
+        if !self.queue.enter(event.event.weight()) {
+            return done(Err(StoreError::Overloaded));
+        }
+        self.submit(Write::Publish(event, done));
+    }
+
+    pub(super) fn record(&self, outcome: Arc<Outcome>, done: Done<Recorded>) {
+        self.submit(Write::Record(outcome, done));
+    }
+
+    fn submit(&self, write: Write) {
+        let unsent = match &self.jobs {
+            Some(jobs) => jobs.send(Job::Batched(write)).err().map(|unsent| unsent.0),
+            None => Some(Job::Batched(write)),
+        };
+        if let Some(Job::Batched(write)) = unsent {
+            finish(write, Err(closed()));
+        }
+    }
+
+    /// Runs one change in a transaction of its own.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        let commits = self.commits.clone();
+        let job = Job::Alone(Box::new(move |connection| {
+            let result = in_transaction(connection, change);
+            commits.fetch_add(1, Relaxed);
+            // Nobody listens any more: the change stands all the same.
+            let _ = answer.send(result.map_err(|error| store_error(&error)));
+        }));
+        let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
+        if !sent {
+            return Err(closed());
+        }
+        answered.await.unwrap_or_else(|_| Err(closed()))
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // The thread finishes what waits, then sees that nobody is left.
+        self.jobs = None;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the store's writer panicked");
+        }
+    }
+}
+
+fn closed() -> StoreError {
+    StoreError::Unavailable("the store is closed".into())
+}
+
+fn in_transaction<T>(
+    connection: &mut Connection,
+    change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+) -> rusqlite::Result<T> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let result = change(&transaction)?;
+    transaction.commit()?;
+    Ok(result)
+}
+
+/// What the writer thread works at.
+struct Desk {
+    connection: Connection,
+    commits: Arc<AtomicU64>,
+    queue: Arc<Queue>,
+}
+
+impl Desk {
+    fn work(mut self, waiting: &mpsc::Receiver<Job>) {
+        let mut batch = Vec::new();
+        while let Ok(job) = waiting.recv() {
+            let mut alone = None;
+            match job {
+                Job::Batched(write) => batch.push(write),
+                Job::Alone(change) => alone = Some(change),
+            }
+            if alone.is_none() {
+                batch::gather(&mut batch, batch::LIMITS, || match waiting.try_recv().ok()? {
+                    Job::Batched(write) => Some(write),
+                    // What stands alone keeps its place behind what was gathered before it.
+                    Job::Alone(change) => {
+                        alone = Some(change);
+                        None
+                    }
+                });
+                self.commit(&mut batch);
+            }
+            if let Some(change) = alone {
+                change(&mut self.connection);
+            }
+        }
+        if let Err(error) = self.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)") {
+            tracing::warn!(%error, "the last checkpoint failed; the next start catches up");
+        }
+    }
+
+    fn commit(&mut self, batch: &mut Vec<Write>) {
+        let connection = &mut self.connection;
+        let commits = &self.commits;
+        let results = batch::commit(batch, &mut |slice| {
+            commits.fetch_add(1, Relaxed);
+            commit_slice(connection, slice)
+        });
+        for (write, result) in batch.drain(..).zip(results) {
+            if let Write::Publish(new, _) = &write {
+                self.queue.leave(new.event.weight());
+            }
+            finish(write, result);
+        }
+    }
+}
+
+fn commit_slice(connection: &mut Connection, slice: &[Write]) -> Result<Vec<Written>, CommitError> {
+    let apply = |transaction: &Transaction<'_>| {
+        let mut published = publish::Publishing::new(transaction);
+        let mut written = Vec::with_capacity(slice.len());
+        for write in slice {
+            written.push(match write {
+                Write::Publish(new, _) => Written::Published(published.apply(new)?),
+                Write::Record(outcome, _) => Written::Recorded(record::apply(transaction, outcome)?),
+            });
+        }
+        published.finish()?;
+        Ok(written)
+    };
+    in_transaction(connection, apply).map_err(|error| match error.sqlite_error_code() {
+        // The item broke a rule of the schema, or does not fit into a row.
+        Some(ErrorCode::ConstraintViolation | ErrorCode::TooBig | ErrorCode::TypeMismatch) => {
+            CommitError::Item(error.to_string())
+        }
+        _ => CommitError::Store(store_error(&error)),
+    })
+}
+
+fn finish(write: Write, result: Result<Written, StoreError>) {
+    match (write, result) {
+        (Write::Publish(_, done), Ok(Written::Published(published))) => done(Ok(published)),
+        (Write::Record(_, done), Ok(Written::Recorded(recorded))) => done(Ok(recorded)),
+        (Write::Publish(_, done), Err(error)) => done(Err(error)),
+        (Write::Record(_, done), Err(error)) => done(Err(error)),
+        (Write::Publish(..), Ok(Written::Recorded(_))) | (Write::Record(..), Ok(Written::Published(_))) => {
+            unreachable!("a write's result is of its own kind")
+        }
+    }
+}
+
+pub(super) fn store_error(error: &rusqlite::Error) -> StoreError {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::OperationInterrupted) => StoreError::TooSlow,
+        Some(ErrorCode::ConstraintViolation | ErrorCode::TooBig) => StoreError::Refused(error.to_string()),
+        _ => StoreError::Unavailable(error.to_string()),
+    }
+}

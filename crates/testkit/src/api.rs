@@ -1,0 +1,323 @@
+//! A small JSON client for Redrive's API, as tests need it: it panics where the answer is not as expected
+//! and shows what was asked and what came back.
+
+use std::{borrow::Borrow, net::SocketAddr, time::Duration};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::{HeaderMap, Request};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use serde_json::{Value, json};
+
+use crate::PATIENCE;
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+/// The pause between two looks of [`Api::eventually`].
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// A client for one address. Clones share their connections.
+#[derive(Clone)]
+pub struct Api {
+    client: Client<HttpConnector, Full<Bytes>>,
+    address: SocketAddr,
+    key: Option<String>,
+}
+
+impl Api {
+    /// A client that sends `key` as its bearer token.
+    pub fn new(address: SocketAddr, key: &str) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        let client = Client::builder(TokioExecutor::new()).build(connector);
+        Self { client, address, key: Some(key.to_owned()) }
+    }
+
+    /// The same client with another key.
+    pub fn with_key(&self, key: &str) -> Self {
+        Self { key: Some(key.to_owned()), ..self.clone() }
+    }
+
+    /// The same client without any key.
+    pub fn without_key(&self) -> Self {
+        Self { key: None, ..self.clone() }
+    }
+
+    /// `GET path`.
+    pub async fn get(&self, path: &str) -> Answer {
+        self.raw("GET", path, &[], "").await
+    }
+
+    /// `POST path` with a JSON body.
+    pub async fn post(&self, path: &str, body: impl Borrow<Value>) -> Answer {
+        self.raw("POST", path, &[JSON], body.borrow().to_string()).await
+    }
+
+    /// `PUT path` with a JSON body.
+    pub async fn put(&self, path: &str, body: impl Borrow<Value>) -> Answer {
+        self.raw("PUT", path, &[JSON], body.borrow().to_string()).await
+    }
+
+    /// `PATCH path` with a JSON body.
+    pub async fn patch(&self, path: &str, body: impl Borrow<Value>) -> Answer {
+        self.raw("PATCH", path, &[JSON], body.borrow().to_string()).await
+    }
+
+    /// `DELETE path`.
+    pub async fn delete(&self, path: &str) -> Answer {
+        self.raw("DELETE", path, &[], "").await
+    }
+
+    /// Any request. The key is added unless `headers` hold an `authorization` of their own.
+    pub async fn raw(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> Answer {
+        self.try_raw(method, path, headers, body).await.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// `POST path`, where a server that is away is an error and no panic.
+    pub async fn try_post(&self, path: &str, body: impl Borrow<Value>) -> Result<Answer, String> {
+        self.try_raw("POST", path, &[JSON], body.borrow().to_string()).await
+    }
+
+    /// Any request, where a server that is away is an error and no panic.
+    pub async fn try_raw(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> Result<Answer, String> {
+        let asked = format!("{method} {path}");
+        let request = self.request(method, path, headers, body.into());
+        let answered = async { self.send(request?).await };
+        match tokio::time::timeout(PATIENCE, answered).await {
+            Ok(Ok((status, headers, body))) => Ok(Answer { status, headers, body, asked }),
+            Ok(Err(error)) => Err(format!("{asked}: {error}")),
+            Err(_) => Err(format!("{asked}: no answer within {PATIENCE:?}")),
+        }
+    }
+
+    fn request(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Bytes,
+    ) -> Result<Request<Full<Bytes>>, String> {
+        let mut request = Request::builder().method(method).uri(format!("http://{}{path}", self.address));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let own_key = headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization"));
+        if let Some(key) = self.key.as_ref().filter(|_| !own_key) {
+            request = request.header("authorization", format!("Bearer {key}"));
+        }
+        request.body(Full::new(body)).map_err(|error| format!("cannot be sent: {error}"))
+    }
+
+    async fn send(&self, request: Request<Full<Bytes>>) -> Result<(u16, HeaderMap, Bytes), String> {
+        let response = self.client.request(request).await.map_err(|error| chain(&error))?;
+        let (head, body) = response.into_parts();
+        let body = body.collect().await.map_err(|error| chain(&error))?.to_bytes();
+        Ok((head.status.as_u16(), head.headers, body))
+    }
+
+    /// Creates a webhook for every event at `url`; the fields of `extra` are added or take precedence.
+    pub async fn create_webhook(&self, url: &str, extra: impl Borrow<Value>) -> Value {
+        let mut webhook = json!({"url": url, "events": ["*"]});
+        match extra.borrow() {
+            Value::Object(extra) => webhook.as_object_mut().unwrap().extend(extra.clone()),
+            Value::Null => {}
+            other => panic!("the extra fields of a webhook are an object or null, not {other}"),
+        }
+        self.post("/v1/webhooks", webhook).await.expect(201)
+    }
+
+    /// Publishes an event, which must be accepted as new.
+    pub async fn publish(&self, event_type: &str, data: impl Borrow<Value>) -> Value {
+        let event = json!({"event_type": event_type, "data": data.borrow()});
+        self.post("/v1/events", event).await.expect(202)
+    }
+
+    /// Asks `GET path` again and again until it answers 2xx with JSON for which `condition` holds.
+    ///
+    /// A server that is away for a while is waited for. Panics after 20 s with the last answer.
+    pub async fn eventually(&self, what: &str, path: &str, condition: impl Fn(&Value) -> bool) -> Value {
+        let started = tokio::time::Instant::now();
+        loop {
+            let answer = self.try_raw("GET", path, &[], "").await;
+            if let Some(value) = answer.as_ref().ok().and_then(Answer::good_json).filter(&condition) {
+                return value;
+            }
+            if started.elapsed() > PATIENCE {
+                let last = answer.map_or_else(|error| error, |answer| answer.told());
+                panic!("waited {PATIENCE:?} in vain for {what}; at last, {last}");
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+}
+
+/// An error with its causes, since the client's own message is only "client error (Connect)".
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text += &format!(": {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// What the API answered.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The status.
+    pub status: u16,
+    /// The headers.
+    pub headers: HeaderMap,
+    /// The whole body.
+    pub body: Bytes,
+    asked: String,
+}
+
+impl Answer {
+    /// The body as JSON.
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|error| panic!("expected JSON ({error}), but {}", self.told()))
+    }
+
+    /// The body, if the status is this one: as JSON, or null where the body is empty.
+    pub fn expect(&self, status: u16) -> Value {
+        assert!(self.status == status, "expected {status}, but {}", self.told());
+        if self.body.is_empty() { Value::Null } else { self.json() }
+    }
+
+    /// The `code` of a problem.
+    pub fn problem(&self) -> String {
+        match self.json()["code"].as_str() {
+            Some(code) => code.to_owned(),
+            None => panic!("expected a problem with a code, but {}", self.told()),
+        }
+    }
+
+    /// The first header of this name.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
+    fn good_json(&self) -> Option<Value> {
+        let good = (200..300).contains(&self.status);
+        good.then(|| serde_json::from_slice(&self.body).ok()).flatten()
+    }
+
+    fn told(&self) -> String {
+        format!("{} answered {}: {}", self.asked, self.status, String::from_utf8_lossy(&self.body))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Receiver, Reply};
+
+    fn api(receiver: &Receiver) -> Api {
+        let url = receiver.url();
+        let address = url.trim_start_matches("http://").trim_end_matches("/hook");
+        Api::new(address.parse().unwrap(), "rdk_one")
+    }
+
+    #[tokio::test]
+    async fn methods_bodies_and_keys_arrive() {
+        let receiver = Receiver::with(|_| Reply::status(200).body("{}")).await;
+        let api = api(&receiver);
+        let body = json!({"a": 1});
+        api.get("/v1/a?b=c").await.expect(200);
+        api.with_key("rdk_two").post("/p", &body).await.expect(200);
+        api.without_key().put("/p", &body).await.expect(200);
+        api.patch("/p", body).await.expect(200);
+        api.delete("/p").await.expect(200);
+        api.raw("POST", "/p", &[("Authorization", "Basic x")], vec![0xff]).await.expect(200);
+
+        let arrivals = receiver.arrivals();
+        let seen: Vec<_> = arrivals
+            .iter()
+            .map(|one| {
+                (&*one.method, one.header("authorization"), one.header("content-type"), one.body.len())
+            })
+            .collect();
+        let json = Some("application/json");
+        assert_eq!(
+            seen,
+            [
+                ("GET", Some("Bearer rdk_one"), None, 0),
+                ("POST", Some("Bearer rdk_two"), json, 7),
+                ("PUT", None, json, 7),
+                ("PATCH", Some("Bearer rdk_one"), json, 7),
+                ("DELETE", Some("Bearer rdk_one"), None, 0),
+                ("POST", Some("Basic x"), None, 1),
+            ]
+        );
+        assert_eq!(arrivals[0].path, "/v1/a?b=c");
+    }
+
+    #[tokio::test]
+    async fn webhooks_and_events_are_made() {
+        let receiver = Receiver::with(|arrival| match &*arrival.path {
+            "/v1/webhooks" => Reply::status(201).body(arrival.body.clone()),
+            _ => Reply::status(202).body(arrival.body.clone()),
+        })
+        .await;
+        let api = api(&receiver);
+        let webhook = api.create_webhook("http://x", json!({"events": ["a.*"], "max_in_flight": 1})).await;
+        assert_eq!(webhook, json!({"url": "http://x", "events": ["a.*"], "max_in_flight": 1}));
+        let webhook = api.create_webhook("http://x", Value::Null).await;
+        assert_eq!(webhook, json!({"url": "http://x", "events": ["*"]}));
+        let event = api.publish("order.created", json!({"n": 1})).await;
+        assert_eq!(event, json!({"event_type": "order.created", "data": {"n": 1}}));
+    }
+
+    #[tokio::test]
+    async fn eventually_looks_until_it_holds() {
+        let receiver = Receiver::with(|arrival| match arrival.number {
+            1 => Reply::status(404).body(r#"{"n": 3}"#),
+            n => Reply::status(200).body(json!({ "n": n }).to_string()),
+        })
+        .await;
+        let found = api(&receiver).eventually("the third", "/", |value| value["n"] == 3).await;
+        assert_eq!((found, receiver.count()), (json!({"n": 3}), 3));
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_away_is_an_error() {
+        let receiver = Receiver::start().await;
+        let api = api(&receiver);
+        drop(receiver);
+        tokio::task::yield_now().await;
+        let error = api.try_post("/v1/events", json!({})).await.unwrap_err();
+        assert!(error.starts_with("POST /v1/events: ") && error.contains("refused"), "{error}");
+        let error = api.try_raw("GET", "/a b", &[], "").await.unwrap_err();
+        assert!(error.contains("cannot be sent"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_problem_has_a_code() {
+        let receiver = Receiver::with(|_| Reply::status(404).body(r#"{"code": "not_found"}"#)).await;
+        assert_eq!(api(&receiver).get("/").await.problem(), "not_found");
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "expected 200, but GET /v1/x answered 418: short and stout")]
+    async fn an_unexpected_answer_is_told() {
+        let receiver = Receiver::with(|_| Reply::status(418).body("short and stout")).await;
+        api(&receiver).get("/v1/x").await.expect(200);
+    }
+}

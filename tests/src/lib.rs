@@ -1,0 +1,1 @@
+//! Whole-system suites against the real binary; see `tests/`.
