@@ -1,1 +1,8 @@
-//! .
+//! The outside of Redrive: the command line, the settings, and the HTTP API over the use cases in `app`.
+
+pub mod api;
+pub mod app;
+pub mod cli;
+pub mod config;
+mod http;
+mod telemetry;

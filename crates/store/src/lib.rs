@@ -182,6 +182,8 @@ pub struct Vitals {
     pub commits: u64,
     /// Deliveries waiting in the store.
     pub waiting: u64,
+    /// Deliveries that a node has.
+    pub leased: u64,
     /// Dead deliveries that were not redriven.
     pub dead: u64,
 }

@@ -256,7 +256,7 @@ impl History for Sqlite {
                 return Ok(None);
             }
             let mut attempts = connection.prepare_cached(&format!(
-                "{ATTEMPT} WHERE d.event = ? AND d.tenant = ? ORDER BY d.webhook, d.round, a.number"
+                "{ATTEMPT} WHERE d.event = ? AND d.tenant = ? ORDER BY d.created_at, d.id, a.number"
             ))?;
             attempts.query_map(key, read_attempt)?.collect::<rusqlite::Result<_>>().map(Some)
         })

@@ -27,6 +27,12 @@ use rusqlite::Connection;
 use self::{readers::Readers, writer::Writer};
 use crate::{Answer, error::OpenError};
 
+/// The statements by which waiting work is found, for tests that look at their plans.
+#[cfg(feature = "conformance")]
+pub fn hot_statements() -> &'static [&'static str] {
+    &claim::HOT
+}
+
 /// How the store is to be opened.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -83,20 +89,20 @@ impl Sqlite {
     }
 }
 
-fn unusable(path: &Path, reason: impl ToString) -> OpenError {
+fn unusable(path: &Path, reason: &impl ToString) -> OpenError {
     OpenError::Unusable { path: path.display().to_string(), reason: reason.to_string() }
 }
 
 fn lock(path: &Path) -> Result<File, OpenError> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        make_private_folder(folder).map_err(|error| unusable(path, error))?;
+        make_private_folder(folder).map_err(|error| unusable(path, &error))?;
     }
     let lock_path = path.with_added_extension("lock");
-    let file = private_options().open(&lock_path).map_err(|error| unusable(path, error))?;
+    let file = private_options().open(&lock_path).map_err(|error| unusable(path, &error))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path: path.display().to_string() }),
-        Err(TryLockError::Error(error)) => Err(unusable(path, error)),
+        Err(TryLockError::Error(error)) => Err(unusable(path, &error)),
     }
 }
 
@@ -120,7 +126,7 @@ fn private_options() -> OpenOptions {
 /// A connection that writes.
 fn connect(path: &Path) -> Result<Connection, OpenError> {
     // SQLite would make the file readable by everybody.
-    private_options().open(path).map_err(|error| unusable(path, error))?;
+    private_options().open(path).map_err(|error| unusable(path, &error))?;
     let open = || -> rusqlite::Result<Connection> {
         let connection = Connection::open(path)?;
         connection.execute_batch(
@@ -136,5 +142,5 @@ fn connect(path: &Path) -> Result<Connection, OpenError> {
         connection.set_prepared_statement_cache_capacity(64);
         Ok(connection)
     };
-    open().map_err(|error| unusable(path, error))
+    open().map_err(|error| unusable(path, &error))
 }

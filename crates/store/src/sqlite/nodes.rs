@@ -46,6 +46,11 @@ impl Nodes for Sqlite {
     }
 }
 
+/// Whether an epoch has its row. Only then may it own anything new.
+pub(super) fn is_live(transaction: &Transaction<'_>, epoch: Epoch) -> rusqlite::Result<bool> {
+    transaction.prepare_cached("SELECT 1 FROM nodes WHERE epoch = ?")?.exists([epoch.0])
+}
+
 struct Orphan {
     delivery: DeliveryId,
     webhook: WebhookId,

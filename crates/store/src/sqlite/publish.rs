@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use super::{
     Sqlite, claim,
     convert::{Col, get},
+    nodes,
 };
 use crate::{Birth, Done, Epoch, KeyClaim, NewDelivery, NewEvent, Publish, Published};
 
@@ -91,8 +92,7 @@ impl<'a> Publishing<'a> {
         if let Some(live) = self.live.get(&epoch) {
             return Ok(*live);
         }
-        let live =
-            self.transaction.prepare_cached("SELECT 1 FROM nodes WHERE epoch = ?")?.exists([epoch.0])?;
+        let live = nodes::is_live(self.transaction, epoch)?;
         self.live.insert(epoch, live);
         Ok(live)
     }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use redrive_core::{DeliveryStatus, webhook::WebhookState};
+use redrive_core::{DeliveryStatus, WebhookId, webhook::WebhookState};
 use rusqlite::{OptionalExtension, Transaction};
 
 use super::{
@@ -20,19 +20,22 @@ impl Record for Sqlite {
 }
 
 pub(super) fn apply(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite::Result<Recorded> {
-    let lease = transaction
-        .prepare_cached("DELETE FROM leased WHERE delivery = ? AND epoch = ? RETURNING cancel")?
-        .query_row((Col(outcome.delivery), outcome.epoch.0), |row| row.get::<_, Option<String>>(0))
-        .optional()?;
-    let Some(cancel) = lease else { return without_lease(transaction, outcome) };
-    if let Some(reason) = cancel
+    let Some(lease) = take_lease(transaction, outcome)? else { return without_lease(transaction, outcome) };
+    if let Some(reason) = &lease.cancel
         && !outcome.knows_cancel
     {
-        restore_lease(transaction, outcome, &reason)?;
-        return Ok(Recorded::CancelRequested(reason));
+        restore_lease(transaction, outcome, &lease)?;
+        return Ok(Recorded::CancelRequested(reason.clone()));
     }
-    if let Some(attempt) = &outcome.attempt {
-        insert_attempt(transaction, outcome, attempt)?;
+    if let Some(attempt) = &outcome.attempt
+        && let Err(error) = insert_attempt(transaction, outcome, attempt)
+    {
+        if !is_recorded(transaction, outcome, attempt)? {
+            return Err(error);
+        }
+        // A late resend: the delivery was leased again since. The new lease is for the next attempt.
+        restore_lease(transaction, outcome, &lease)?;
+        return Ok(Recorded::Again);
     }
     update_delivery(transaction, outcome)?;
     match &outcome.next {
@@ -56,9 +59,7 @@ pub(super) fn apply(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlit
 /// No lease: either this very outcome was recorded before, or the delivery is somebody else's.
 fn without_lease(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite::Result<Recorded> {
     let again = match &outcome.attempt {
-        Some(attempt) => transaction
-            .prepare_cached("SELECT 1 FROM attempts WHERE delivery = ? AND number = ? AND id = ?")?
-            .exists((Col(outcome.delivery), attempt.number, Col(attempt.id)))?,
+        Some(attempt) => is_recorded(transaction, outcome, attempt)?,
         None => {
             let status = transaction
                 .prepare_cached("SELECT status FROM deliveries WHERE id = ?")?
@@ -70,10 +71,59 @@ fn without_lease(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite::
     Ok(if again { Recorded::Again } else { Recorded::Fenced })
 }
 
-fn restore_lease(transaction: &Transaction<'_>, outcome: &Outcome, cancel: &str) -> rusqlite::Result<()> {
+fn is_recorded(
+    transaction: &Transaction<'_>,
+    outcome: &Outcome,
+    attempt: &Attempt,
+) -> rusqlite::Result<bool> {
     transaction
-        .prepare_cached("INSERT INTO leased (delivery, epoch, webhook, cancel) VALUES (?, ?, ?, ?)")?
-        .execute((Col(outcome.delivery), outcome.epoch.0, Col(outcome.webhook), cancel))?;
+        .prepare_cached("SELECT 1 FROM attempts WHERE delivery = ? AND number = ? AND id = ?")?
+        .exists((Col(outcome.delivery), attempt.number, Col(attempt.id)))
+}
+
+/// What a lease says beside whose it is.
+struct Lease {
+    webhook: WebhookId,
+    rescues: u32,
+    deaths: u32,
+    sending: u32,
+    cancel: Option<String>,
+}
+
+fn take_lease(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite::Result<Option<Lease>> {
+    transaction
+        .prepare_cached(
+            "DELETE FROM leased WHERE delivery = ? AND epoch = ?
+             RETURNING webhook, rescues, deaths, sending, cancel",
+        )?
+        .query_row((Col(outcome.delivery), outcome.epoch.0), |row| {
+            Ok(Lease {
+                webhook: get(row, 0)?,
+                rescues: row.get(1)?,
+                deaths: row.get(2)?,
+                sending: row.get(3)?,
+                cancel: row.get(4)?,
+            })
+        })
+        .optional()
+}
+
+/// Puts a lease back as it was.
+fn restore_lease(transaction: &Transaction<'_>, outcome: &Outcome, lease: &Lease) -> rusqlite::Result<()> {
+    transaction
+        .prepare_cached(
+            "INSERT INTO leased (delivery, epoch, webhook, rescues, deaths, sending, cancel)
+             VALUES (?, ?, ?, ?, ?, ?, ?)",
+        )?
+        .execute((
+            Col(outcome.delivery),
+            outcome.epoch.0,
+            Col(lease.webhook),
+            lease.rescues,
+            lease.deaths,
+            lease.sending,
+            &lease.cancel,
+        ))?;
     Ok(())
 }
 

@@ -16,11 +16,11 @@ pub(super) fn prepare(connection: &mut Connection, path: &Path) -> Result<(), Op
     let runner = embedded::migrations::runner();
     let known = runner.get_migrations().iter().map(|migration| migration.version()).max();
     let known = i64::from(known.unwrap_or_default());
-    let found = version(connection).map_err(|error| unusable(path, error))?;
+    let found = version(connection).map_err(|error| unusable(path, &error))?;
     if found > known {
         return Err(OpenError::NewerSchema { path: path.display().to_string(), found, known });
     }
-    runner.run(connection).map_err(|error| unusable(path, error))?;
+    runner.run(connection).map_err(|error| unusable(path, &error))?;
     Ok(())
 }
 

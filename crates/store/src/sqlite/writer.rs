@@ -1,6 +1,7 @@
 //! The one writer: a thread that commits publishes and outcomes together, and other changes one by one.
 
 use std::{
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
@@ -90,7 +91,8 @@ impl Writer {
             max_items: options.max_waiting,
             max_bytes: options.max_waiting_bytes,
         });
-        let desk = Desk { connection, commits: commits.clone(), queue: queue.clone() };
+        let log = Log::of(&options.path);
+        let desk = Desk { connection, log, commits: commits.clone(), queue: queue.clone() };
         let thread =
             std::thread::Builder::new().name("store-writer".into()).spawn(move || desk.work(&waiting));
         // Without its writer there is no store, and there is nobody to tell yet.
@@ -170,9 +172,45 @@ fn in_transaction<T>(
     Ok(result)
 }
 
+/// The write-ahead log. SQLite's own checkpoints copy it into the database on the way, but it starts over
+/// only at a moment without readers, which may never come under load. So it is made to, before it is large.
+struct Log {
+    path: PathBuf,
+    /// The size at which it is made to start over.
+    limit: u64,
+}
+
+impl Log {
+    const LIMIT: u64 = 32 << 20;
+
+    fn of(database: &Path) -> Self {
+        let mut path = database.as_os_str().to_owned();
+        path.push("-wal");
+        Self { path: path.into(), limit: Self::LIMIT }
+    }
+
+    /// Waits for the readers of the log, which are stopped after two seconds, and has it start over.
+    fn rein_in(&mut self, connection: &Connection) {
+        let size = std::fs::metadata(&self.path).map_or(0, |file| file.len());
+        if size < self.limit {
+            return;
+        }
+        let busy = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |row| row.get::<_, bool>(0));
+        self.limit = match busy {
+            Ok(false) => Self::LIMIT,
+            // Not at every commit: each try may hold up the writer.
+            _ => size + Self::LIMIT,
+        };
+        if self.limit > Self::LIMIT {
+            tracing::warn!(bytes = size, "the write-ahead log grows: something reads for too long");
+        }
+    }
+}
+
 /// What the writer thread works at.
 struct Desk {
     connection: Connection,
+    log: Log,
     commits: Arc<AtomicU64>,
     queue: Arc<Queue>,
 }
@@ -200,6 +238,7 @@ impl Desk {
             if let Some(change) = alone {
                 change(&mut self.connection);
             }
+            self.log.rein_in(&self.connection);
         }
         if let Err(error) = self.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)") {
             tracing::warn!(%error, "the last checkpoint failed; the next start catches up");
@@ -236,8 +275,8 @@ fn commit_slice(connection: &mut Connection, slice: &[Write]) -> Result<Vec<Writ
         Ok(written)
     };
     in_transaction(connection, apply).map_err(|error| match error.sqlite_error_code() {
-        // The item broke a rule of the schema, or does not fit into a row.
-        Some(ErrorCode::ConstraintViolation | ErrorCode::TooBig | ErrorCode::TypeMismatch) => {
+        // The item broke a rule of the schema, does not fit into a row, or needs a row that makes no sense.
+        Some(ErrorCode::ConstraintViolation | ErrorCode::TooBig | ErrorCode::TypeMismatch) | None => {
             CommitError::Item(error.to_string())
         }
         _ => CommitError::Store(store_error(&error)),

@@ -1,0 +1,258 @@
+//! The publishers: each keeps one connection, and on its turn posts the next event, or the next batch of
+//! them. An event is sent once: one that was refused or whose answer never came is counted, not repeated.
+
+use std::{
+    collections::BTreeMap,
+    error::Error,
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use hdrhistogram::Histogram;
+use serde_json::Value;
+
+use crate::{
+    Options,
+    ledger::{DIGITS, Ledger},
+    pace::Pace,
+    wire::{self, Message, Wire},
+};
+
+/// How long a sender may be away before the run is given up.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What publishers saw. Times are nanoseconds of the ledger, latencies microseconds.
+pub(crate) struct Tally {
+    pub(crate) began: u64,
+    pub(crate) ended: u64,
+    pub(crate) acknowledged: usize,
+    pub(crate) ack_us: Histogram<u64>,
+    /// Events that were not acknowledged, by the status of the answer; 0 where none came.
+    pub(crate) refused: BTreeMap<u16, usize>,
+    /// The first such answer, to see what is wrong.
+    pub(crate) complaint: Option<String>,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self {
+            began: 0,
+            ended: 0,
+            acknowledged: 0,
+            ack_us: Histogram::new(3).expect("three digits are allowed"),
+            refused: BTreeMap::new(),
+            complaint: None,
+        }
+    }
+}
+
+impl Tally {
+    fn refuse(&mut self, status: u16, events: usize, body: &[u8]) {
+        if events > 0 {
+            *self.refused.entry(status).or_default() += events;
+            self.complaint.get_or_insert_with(|| format!("{status} {}", String::from_utf8_lossy(body)));
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.acknowledged += other.acknowledged;
+        self.ack_us += other.ack_us;
+        for (status, events) in other.refused {
+            *self.refused.entry(status).or_default() += events;
+        }
+        self.complaint = self.complaint.take().or(other.complaint);
+    }
+}
+
+/// Publishes every event and returns when the last was answered.
+pub(crate) async fn publish_all(options: &Options, ledger: &Arc<Ledger>) -> Result<Tally, Box<dyn Error>> {
+    let batch = options.batch as usize;
+    let calls = options.events / batch;
+    let call = Call::new(options, &ledger.mark());
+    let next = Arc::new(AtomicUsize::new(0));
+    // Connected before the clock starts: a fixed rate must not begin with a queue.
+    let mut wires = Vec::new();
+    for _ in 0..options.connections {
+        wires.push(connect(options.api).await?);
+    }
+    let mut all = Tally { began: ledger.now(), ..Tally::default() };
+    let pace = Pace::start(options.rate, options.batch, calls, options.connections, ledger)?;
+    let publishers: Vec<_> = wires
+        .into_iter()
+        .map(|wire| Publisher {
+            wire,
+            api: options.api,
+            call: call.clone(),
+            calls,
+            next: Arc::clone(&next),
+            pace: Arc::clone(&pace),
+            ledger: Arc::clone(ledger),
+            tally: Tally::default(),
+        })
+        .map(|publisher| tokio::spawn(publisher.run()))
+        .collect();
+    for publisher in publishers {
+        all.add(publisher.await??);
+    }
+    all.ended = ledger.now();
+    Ok(all)
+}
+
+/// Connects, and keeps trying while the sender restarts.
+pub(crate) async fn connect(api: SocketAddr) -> io::Result<Wire> {
+    let began = Instant::now();
+    loop {
+        match Wire::connect(api).await {
+            Ok(wire) => return Ok(wire),
+            Err(error) if began.elapsed() > PATIENCE => return Err(error),
+            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    }
+}
+
+struct Publisher {
+    wire: Wire,
+    api: SocketAddr,
+    call: Call,
+    calls: usize,
+    next: Arc<AtomicUsize>,
+    pace: Arc<Pace>,
+    ledger: Arc<Ledger>,
+    tally: Tally,
+}
+
+impl Publisher {
+    async fn run(mut self) -> io::Result<Tally> {
+        let batch = self.call.numbers.len();
+        loop {
+            self.pace.turn().await;
+            let call = self.next.fetch_add(1, Relaxed);
+            if call >= self.calls {
+                return Ok(self.tally);
+            }
+            let due = self.pace.due(call, &self.ledger);
+            let first = call * batch;
+            self.call.number_from(first);
+            (first..first + batch).for_each(|event| self.ledger.sent(event, due));
+            if !self.post(first, due).await {
+                self.wire = connect(self.api).await?;
+            }
+        }
+    }
+
+    /// Makes the call; false when the connection is of no more use.
+    async fn post(&mut self, first: usize, due: u64) -> bool {
+        let batch = self.call.numbers.len();
+        let Ok(answer) = self.wire.exchange(&self.call.request).await else {
+            self.tally.refuse(0, batch, b"the connection broke");
+            return false;
+        };
+        let took = self.ledger.now().saturating_sub(due) / 1_000;
+        let mut acknowledged = 0;
+        for item in accepted(&answer, batch) {
+            self.ledger.acknowledged(first + item);
+            self.tally.ack_us += took;
+            acknowledged += 1;
+        }
+        self.tally.acknowledged += acknowledged;
+        self.tally.refuse(answer.status(), batch - acknowledged, answer.body);
+        !answer.close
+    }
+}
+
+/// Which items of a call were accepted. A batch is answered item by item: those that carry an error are not.
+fn accepted(answer: &Message<'_>, batch: usize) -> Vec<usize> {
+    if !(200..300).contains(&answer.status()) {
+        return Vec::new();
+    }
+    if batch == 1 {
+        return vec![0];
+    }
+    let parsed: Value = serde_json::from_slice(answer.body).unwrap_or_default();
+    let items = parsed.as_array().or_else(|| parsed.as_object()?.values().find_map(Value::as_array));
+    let good = |item: &Value| {
+        item.get("error").is_none_or(Value::is_null)
+            && item.get("status").and_then(Value::as_u64).is_none_or(|status| status < 300)
+    };
+    let items = items.map(Vec::as_slice).unwrap_or_default();
+    items.iter().take(batch).enumerate().filter(|(_, item)| good(item)).map(|(at, _)| at).collect()
+}
+
+/// A prepared request, of which only the events' numbers change.
+#[derive(Clone)]
+struct Call {
+    request: Vec<u8>,
+    /// Where each event's number stands in it.
+    numbers: Vec<usize>,
+}
+
+impl Call {
+    fn new(options: &Options, mark: &str) -> Self {
+        let event = event(mark, options.payload);
+        let (path, body) = if options.batch == 1 {
+            ("/v1/events", event)
+        } else {
+            let events = vec![event; options.batch as usize].join(",");
+            ("/v1/events/batch", format!(r#"{{"events":[{events}]}}"#))
+        };
+        let request = wire::post(path, options.api, &options.key, &body);
+        let numbers = request.match_indices(mark).map(|(at, _)| at + mark.len()).collect();
+        Self { request: request.into_bytes(), numbers }
+    }
+
+    fn number_from(&mut self, first: usize) {
+        for (item, at) in self.numbers.iter().enumerate() {
+            let mut number = first + item;
+            for digit in self.request[*at..at + DIGITS].iter_mut().rev() {
+                *digit = b'0' + (number % 10) as u8;
+                number /= 10;
+            }
+        }
+    }
+}
+
+/// An event whose `data` has `payload` bytes, or as few as its number needs.
+fn event(mark: &str, payload: usize) -> String {
+    let data = |pad: usize| format!(r#"{{"seq":"{mark}{:0DIGITS$}","pad":"{}"}}"#, 0, "x".repeat(pad));
+    let pad = payload.saturating_sub(data(0).len());
+    format!(r#"{{"event_type":"bench.event","data":{}}}"#, data(pad))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(status: &'static str, body: &'static str) -> Message<'static> {
+        Message { first_line: status.as_bytes(), body: body.as_bytes(), close: false }
+    }
+
+    #[test]
+    fn numbers_are_rewritten_in_place() {
+        let body = format!("[{0},{0}]", event("~ab~", 64));
+        let numbers = body.match_indices("~ab~").map(|(at, _)| at + 4).collect();
+        let mut call = Call { request: body.into_bytes(), numbers };
+        call.number_from(99);
+        let text = String::from_utf8(call.request).unwrap();
+        assert!(text.contains("~ab~0000000099\"") && text.contains("~ab~0000000100\""), "{text}");
+        assert!(serde_json::from_str::<Value>(&text).is_ok());
+    }
+
+    #[test]
+    fn data_has_the_size_asked_for() {
+        let event: Value = serde_json::from_str(&event("~12345678~", 512)).unwrap();
+        assert_eq!(event["data"].to_string().len(), 512);
+    }
+
+    #[test]
+    fn a_batch_is_judged_item_by_item() {
+        let body = r#"{"data":[{"id":"a"},{"error":{"code":"x"}},{"status":409},{"id":"b","error":null}]}"#;
+        assert_eq!(accepted(&answer("HTTP/1.1 202 Accepted", body), 4), [0, 3]);
+        assert_eq!(accepted(&answer("HTTP/1.1 202 Accepted", "{}"), 1), [0]);
+        assert!(accepted(&answer("HTTP/1.1 503 Busy", body), 4).is_empty());
+    }
+}

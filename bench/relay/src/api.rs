@@ -1,0 +1,96 @@
+//! The publishers' side: `POST` an event, be answered 202 when it is durable.
+//! A `GET` is answered with the number of commits, so that the benchmark can ask it what it asks Redrive,
+//! and creating a webhook is agreed to and forgotten: there is only the one receiver.
+
+use std::{convert::Infallible, error::Error, sync::Arc, time::SystemTime};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::{
+    Method, Request, Response, StatusCode, body::Incoming, server::conn::http1, service::service_fn,
+};
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::{
+    net::TcpListener,
+    sync::{Semaphore, oneshot},
+};
+use uuid::Uuid;
+
+use crate::writer::{Publish, Writer};
+
+type Answer = Response<Full<Bytes>>;
+
+#[derive(Deserialize)]
+struct Body<'a> {
+    event_type: &'a str,
+    #[serde(borrow)]
+    data: &'a RawValue,
+}
+
+/// Accepts publishers for ever.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    writer: Writer,
+    room: Arc<Semaphore>,
+) -> Result<(), Box<dyn Error>> {
+    loop {
+        let (stream, _) = listener.accept().await?;
+        stream.set_nodelay(true)?;
+        let (writer, room) = (writer.clone(), Arc::clone(&room));
+        let service = service_fn(move |request| {
+            let (writer, room) = (writer.clone(), Arc::clone(&room));
+            async move { Ok::<_, Infallible>(answer(request, &writer, &room).await) }
+        });
+        // A publisher that breaks its connection is no concern of ours.
+        tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+    }
+}
+
+async fn answer(request: Request<Incoming>, writer: &Writer, room: &Semaphore) -> Answer {
+    if request.method() == Method::GET {
+        return plain(StatusCode::OK, format!("redrive_store_commits_total {}\n", writer.commits()));
+    }
+    if request.uri().path() == "/v1/webhooks" {
+        return plain(StatusCode::CREATED, String::new());
+    }
+    let Ok(body) = request.into_body().collect().await else {
+        return plain(StatusCode::BAD_REQUEST, "the body ended early".into());
+    };
+    match publish(&body.to_bytes(), writer, room).await {
+        Ok(event) => plain(StatusCode::ACCEPTED, format!(r#"{{"id":"{event}"}}"#)),
+        Err(status) => plain(status, String::new()),
+    }
+}
+
+/// Answers with the event's id once it is on disk.
+async fn publish(body: &[u8], writer: &Writer, room: &Semaphore) -> Result<Uuid, StatusCode> {
+    let Body { event_type, data } = serde_json::from_slice(body).map_err(|_| StatusCode::BAD_REQUEST)?;
+    let (event, delivery) = (Uuid::now_v7(), Uuid::now_v7());
+    let payload = format!(r#"{{"id":"{event}","type":"{event_type}","data":{}}}"#, data.get());
+    // Given back by the writer when the delivery has ended.
+    room.acquire().await.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?.forget();
+    let (ack, durable) = oneshot::channel();
+    writer.publish(Publish {
+        event,
+        event_type: event_type.to_owned(),
+        created_at: unix_seconds(),
+        delivery,
+        payload: payload.into(),
+        ack,
+    });
+    durable.await.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
+    Ok(event)
+}
+
+fn plain(status: StatusCode, text: String) -> Answer {
+    let mut answer = Response::new(Full::from(text));
+    *answer.status_mut() = status;
+    answer
+}
+
+fn unix_seconds() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}

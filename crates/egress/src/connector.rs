@@ -1,0 +1,213 @@
+//! The guard: from a URL's host to a connection, with every address checked on the way.
+//! A socket is only ever opened to an address that was checked a moment before.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use http::{Uri, uri::Scheme};
+use hyper_util::rt::TokioIo;
+use redrive_core::address::{self, AddressRules};
+use rustls::pki_types::ServerName;
+use tokio::{net::TcpStream, time::timeout};
+use tokio_rustls::TlsConnector;
+use tower_service::Service;
+
+use crate::{
+    Config,
+    error::{Cause, ConnectFailed, SetupError, tls_fault_of},
+    resolver::Resolver,
+    stream::{Phases, Stream},
+    tls,
+};
+
+/// How many of a name's addresses are tried.
+const MAX_TRIED: usize = 4;
+
+/// Makes the connections of the client. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Connector(Arc<Dialer>);
+
+struct Dialer {
+    resolver: Resolver,
+    tls: TlsConnector,
+    rules: AddressRules,
+    own_listeners: Vec<SocketAddr>,
+    connect_timeout: Duration,
+    stopwatch: fn() -> Duration,
+}
+
+impl Connector {
+    pub(crate) fn new(config: Config) -> Result<Self, SetupError> {
+        Ok(Self(Arc::new(Dialer {
+            resolver: Resolver::from_system(config.dns_timeout),
+            tls: tls::client_config(config.roots)?.into(),
+            rules: config.rules,
+            own_listeners: config.own_listeners,
+            connect_timeout: config.connect_timeout,
+            stopwatch: config.stopwatch,
+        })))
+    }
+}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<Stream>;
+    type Error = ConnectFailed;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let dialer = self.0.clone();
+        Box::pin(async move {
+            let mut phases = Phases::default();
+            let stream = dialer.dial(&uri, &mut phases).await;
+            stream.map(TokioIo::new).map_err(|cause| ConnectFailed { cause, phases })
+        })
+    }
+}
+
+impl Dialer {
+    async fn dial(&self, uri: &Uri, phases: &mut Phases) -> Result<Stream, Cause> {
+        let secure = uri.scheme() == Some(&Scheme::HTTPS);
+        let host = uri.host().ok_or(Cause::NoSuchName)?;
+        let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
+
+        let addresses = self.resolve(host, phases).await?;
+        self.guard(host, port, &addresses)?;
+        let socket = self.reach(&addresses, port, phases).await?;
+        if secure { self.encrypt(host, socket, phases).await } else { Ok(Stream::plain(socket, *phases)) }
+    }
+
+    async fn resolve(&self, host: &str, phases: &mut Phases) -> Result<Vec<IpAddr>, Cause> {
+        if let Ok(address) = without_brackets(host).parse() {
+            return Ok(vec![address]);
+        }
+        let start = (self.stopwatch)();
+        let addresses = self.resolver.lookup(host).await;
+        phases.dns = Some((self.stopwatch)().saturating_sub(start));
+        addresses
+    }
+
+    /// One refused address refuses the host: whoever controls a name must not pick what we look at.
+    /// The operator learns the detail from the log, the tenant nothing.
+    fn guard(&self, host: &str, port: u16, addresses: &[IpAddr]) -> Result<(), Cause> {
+        for address in addresses {
+            if let Err(refused) = address::check(*address, &self.rules) {
+                let range = refused.range;
+                tracing::warn!(host, port, %address, %range, "refused to connect: the address is not allowed");
+                return Err(Cause::Refused);
+            }
+            if is_own_listener(&self.own_listeners, *address, port) {
+                tracing::warn!(host, port, %address, "refused to connect: Redrive itself listens there");
+                return Err(Cause::Refused);
+            }
+        }
+        Ok(())
+    }
+
+    async fn reach(&self, addresses: &[IpAddr], port: u16, phases: &mut Phases) -> Result<TcpStream, Cause> {
+        let tried = &addresses[..addresses.len().min(MAX_TRIED)];
+        // Each gets its share, so that a first address that swallows packets leaves time for the next.
+        let share = self.connect_timeout / u32::try_from(tried.len()).unwrap_or(1).max(1);
+        let start = (self.stopwatch)();
+        let mut reached = Err(Cause::Unreachable);
+        for address in tried {
+            let connecting = TcpStream::connect(SocketAddr::new(*address, port));
+            if let Ok(Ok(socket)) = timeout(share, connecting).await {
+                reached = Ok(socket);
+                break;
+            }
+        }
+        phases.connect = Some((self.stopwatch)().saturating_sub(start));
+        let socket = reached?;
+        // A failure only costs latency.
+        let _ = socket.set_nodelay(true);
+        Ok(socket)
+    }
+
+    /// Has a limit of its own, because hyper may finish a connection after its request has ended.
+    async fn encrypt(&self, host: &str, socket: TcpStream, phases: &mut Phases) -> Result<Stream, Cause> {
+        let name = without_brackets(host).trim_end_matches('.');
+        let name = ServerName::try_from(name).map_err(|_| Cause::NoSuchName)?.to_owned();
+        let start = (self.stopwatch)();
+        let shaken = timeout(self.connect_timeout, self.tls.connect(name, socket)).await;
+        phases.tls = Some((self.stopwatch)().saturating_sub(start));
+        let stream = shaken.map_err(|_| Cause::HandshakeStalled)?.map_err(|error| handshake_cause(&error))?;
+        Ok(Stream::tls(stream, *phases))
+    }
+}
+
+fn handshake_cause(error: &io::Error) -> Cause {
+    tls_fault_of(error).map_or(Cause::HandshakeClosed, |fault| Cause::Tls(fault.clone()))
+}
+
+/// An IPv6 host of a URL comes in brackets.
+fn without_brackets(host: &str) -> &str {
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+}
+
+/// Whether a connection to `address` would end at one of our own listeners. The unspecified address counts
+/// as loopback on both sides: the system takes it as such.
+fn is_own_listener(listeners: &[SocketAddr], address: IpAddr, port: u16) -> bool {
+    let address = address.to_canonical();
+    let local = address.is_loopback() || address.is_unspecified();
+    listeners.iter().filter(|own| own.port() == port).any(|own| {
+        let own = own.ip().to_canonical();
+        own == address || (own.is_unspecified() && local) || (own.is_loopback() && address.is_unspecified())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owns(listener: &str, address: &str) -> bool {
+        let listener: SocketAddr = listener.parse().unwrap();
+        is_own_listener(&[listener], address.parse().unwrap(), 8080)
+    }
+
+    #[test]
+    fn own_listeners_are_known_by_every_name() {
+        assert!(owns("127.0.0.1:8080", "127.0.0.1"));
+        assert!(owns("127.0.0.1:8080", "::ffff:127.0.0.1"));
+        assert!(owns("127.0.0.1:8080", "0.0.0.0"));
+        assert!(owns("10.0.0.7:8080", "10.0.0.7"));
+        assert!(owns("[::1]:8080", "::1"));
+        for local in ["127.0.0.1", "127.9.9.9", "::1", "0.0.0.0", "::"] {
+            assert!(owns("0.0.0.0:8080", local), "{local}");
+            assert!(owns("[::]:8080", local), "{local}");
+        }
+    }
+
+    #[test]
+    fn other_ports_and_addresses_are_not_ours() {
+        assert!(!owns("127.0.0.1:8081", "127.0.0.1"));
+        assert!(!owns("127.0.0.1:8080", "127.0.0.2"));
+        assert!(!owns("0.0.0.0:8080", "192.0.2.1"));
+        assert!(!owns("10.0.0.7:8080", "0.0.0.0"));
+    }
+
+    fn dialer() -> Dialer {
+        let connector = Connector::new(Config::new(|| Duration::ZERO)).unwrap();
+        Arc::into_inner(connector.0).unwrap()
+    }
+
+    #[tokio::test]
+    async fn one_bad_answer_among_good_ones_refuses_the_name() {
+        let good: IpAddr = "1.1.1.1".parse().unwrap();
+        let bad: IpAddr = "127.0.0.1".parse().unwrap();
+        let dialer = dialer();
+        assert!(dialer.guard("a.example", 443, &[good, good]).is_ok());
+        for mixed in [[good, bad], [bad, good]] {
+            assert!(matches!(dialer.guard("a.example", 443, &mixed), Err(Cause::Refused)));
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Names to addresses, with the system's name servers and hosts file.
+//! A name that cannot be resolved for certain has no address: every error fails closed.
+
+use std::{net::IpAddr, time::Duration};
+
+use hickory_resolver::{
+    TokioResolver,
+    config::{LookupIpStrategy, ResolveHosts, ResolverOpts},
+    net::NetError,
+};
+
+use crate::error::Cause;
+
+/// How many names are remembered.
+const CACHED_NAMES: u64 = 4096;
+/// Answers are remembered at least so long, lest a zero TTL makes every connection wait for DNS.
+const MIN_TTL: Duration = Duration::from_secs(1);
+/// Answers are remembered at most so long, so that a receiver that moved is found again soon.
+const MAX_TTL: Duration = Duration::from_secs(60);
+
+/// Resolves names. Without a usable system configuration it resolves none.
+pub(crate) struct Resolver {
+    inner: Option<TokioResolver>,
+    timeout: Duration,
+}
+
+impl Resolver {
+    /// A resolver as the system is configured.
+    pub(crate) fn from_system(timeout: Duration) -> Self {
+        let inner = system(timeout)
+            .inspect_err(|error| {
+                tracing::warn!(%error, "no DNS configuration: only IP addresses can be reached");
+            })
+            .ok();
+        Self { inner, timeout }
+    }
+
+    /// All addresses of `host`, of both families, at least one.
+    pub(crate) async fn lookup(&self, host: &str) -> Result<Vec<IpAddr>, Cause> {
+        let resolver = self.inner.as_ref().ok_or(Cause::ResolverFailed)?;
+        let found = tokio::time::timeout(self.timeout, resolver.lookup_ip(host)).await;
+        let found = found.map_err(|_| Cause::ResolverFailed)?.map_err(|error| cause(&error))?;
+        let addresses: Vec<IpAddr> = found.iter().collect();
+        if addresses.is_empty() { Err(Cause::NoSuchName) } else { Ok(addresses) }
+    }
+}
+
+fn cause(error: &NetError) -> Cause {
+    if error.is_no_records_found() { Cause::NoSuchName } else { Cause::ResolverFailed }
+}
+
+fn system(timeout: Duration) -> Result<TokioResolver, NetError> {
+    let mut builder = TokioResolver::builder_tokio()?;
+    set_limits(builder.options_mut(), timeout);
+    builder.build()
+}
+
+fn set_limits(options: &mut ResolverOpts, timeout: Duration) {
+    // One lost datagram should not cost the lookup: leave room for a second try.
+    options.timeout = timeout / 2;
+    options.attempts = 1;
+    options.cache_size = CACHED_NAMES;
+    options.use_hosts_file = ResolveHosts::Always;
+    // Both families, because a name is refused if any of its addresses is.
+    options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
+    options.positive_min_ttl = Some(MIN_TTL);
+    options.negative_min_ttl = Some(MIN_TTL);
+    options.positive_max_ttl = Some(MAX_TTL);
+    options.negative_max_ttl = Some(MAX_TTL);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn without_a_configuration_no_name_has_an_address() {
+        let resolver = Resolver { inner: None, timeout: Duration::from_secs(1) };
+        assert!(matches!(resolver.lookup("localhost").await, Err(Cause::ResolverFailed)));
+    }
+
+    #[test]
+    fn answers_are_remembered_for_a_second_to_a_minute() {
+        let mut options = ResolverOpts::default();
+        set_limits(&mut options, Duration::from_secs(5));
+        assert_eq!((options.positive_min_ttl, options.positive_max_ttl), (Some(MIN_TTL), Some(MAX_TTL)));
+        assert_eq!((options.negative_min_ttl, options.negative_max_ttl), (Some(MIN_TTL), Some(MAX_TTL)));
+        assert!(options.timeout < Duration::from_secs(5));
+    }
+}

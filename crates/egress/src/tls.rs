@@ -1,0 +1,56 @@
+//! TLS towards receivers: who is trusted, and how a failed handshake is explained.
+//! Certificates are always verified; there is no switch that turns this off.
+
+use std::sync::Arc;
+
+use rustls::{CertificateError, ClientConfig, Error, RootCertStore, crypto::aws_lc_rs};
+
+use crate::{Roots, error::SetupError};
+
+/// The TLS side of every connection.
+pub(crate) fn client_config(roots: Roots) -> Result<Arc<ClientConfig>, SetupError> {
+    let mut store = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
+    if let Roots::WebPkiPlus(own) = roots {
+        for root in own {
+            store.add(root).map_err(SetupError::Root)?;
+        }
+    }
+    // The provider is named here because a process-wide default may be missing, or be another one.
+    let mut config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(SetupError::Tls)?
+        .with_root_certificates(store)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// Words for a tenant whose receiver failed the handshake.
+pub(crate) fn explain(error: &Error) -> String {
+    match error {
+        Error::InvalidCertificate(fault) => {
+            format!("the receiver's certificate {}", explain_certificate(fault))
+        }
+        Error::NoCertificatesPresented => "the receiver presented no certificate".into(),
+        Error::AlertReceived(alert) => format!("the receiver refused the TLS handshake ({alert:?})"),
+        Error::PeerIncompatible(_) => {
+            "the receiver offers no TLS version or cipher in common; it needs TLS 1.2 or 1.3".into()
+        }
+        Error::InvalidMessage(_) => "the receiver does not speak TLS on this port".into(),
+        _ => "the TLS connection to the receiver failed".into(),
+    }
+}
+
+fn explain_certificate(fault: &CertificateError) -> &'static str {
+    use CertificateError as C;
+    match fault {
+        C::Expired | C::ExpiredContext { .. } => "has expired",
+        C::NotValidYet | C::NotValidYetContext { .. } => "is not valid yet",
+        C::NotValidForName | C::NotValidForNameContext { .. } => "is not valid for the URL's host name",
+        C::UnknownIssuer => {
+            "is not signed by a known authority (it is self-signed, or an intermediate certificate is missing)"
+        }
+        C::Revoked => "has been revoked",
+        _ => "cannot be verified",
+    }
+}

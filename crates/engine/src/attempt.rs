@@ -1,0 +1,194 @@
+//! One try: build the request, sign it, send it through the guard, and take down what came back.
+
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use redrive_core::{
+    AttemptId, Time,
+    outcome::{Answer, SendFailure},
+    signature,
+};
+use redrive_egress::{Answered, Exchange, Failed, Outbound, Timings};
+
+use crate::{
+    Inner,
+    clock::{self, ticks},
+    dispatch::{Moves, Ready},
+    gate::Gate,
+    registry::Hook,
+};
+
+const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
+const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
+const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
+const X_WEBHOOK_ID: HeaderName = HeaderName::from_static("x-webhook-id");
+const X_WEBHOOK_EVENT: HeaderName = HeaderName::from_static("x-webhook-event");
+const X_WEBHOOK_DELIVERY: HeaderName = HeaderName::from_static("x-webhook-delivery");
+const X_WEBHOOK_ATTEMPT: HeaderName = HeaderName::from_static("x-webhook-attempt");
+const X_WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("x-webhook-timestamp");
+const X_WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("x-webhook-signature");
+const X_IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("x-idempotency-key");
+
+/// A try and what came of it.
+pub(crate) struct Tried {
+    pub(crate) id: AttemptId,
+    pub(crate) executed_at: Time,
+    pub(crate) exchange: Exchange,
+}
+
+impl Tried {
+    /// What came back, as the rules want to hear it.
+    pub(crate) fn answer(&self) -> Answer<'_> {
+        match &self.exchange.result {
+            Ok(answered) => Answer::Status {
+                code: answered.status,
+                retry_after: answered.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()),
+            },
+            Err(failed) => Answer::Failed(failed.failure),
+        }
+    }
+}
+
+impl Inner {
+    /// Starts what dispatch lets go, and has the store asked for more if there is room.
+    pub(crate) fn carry_out(self: &Arc<Self>, moves: Moves) {
+        for ready in moves.start {
+            let inner = self.clone();
+            self.runtime.spawn(async move { inner.deliver(ready).await });
+        }
+        if moves.refill {
+            self.alarm.ring();
+        }
+    }
+
+    /// Takes one delivery through the gate and one attempt to its record.
+    async fn deliver(self: Arc<Self>, ready: Ready) {
+        match self.gate(&ready).await {
+            Ok(Gate::Go(hook)) => {
+                let tried = self.attempt(&ready, &hook).await;
+                self.free_slot(&ready);
+                self.record_attempt(ready, &hook, tried);
+            }
+            Ok(Gate::Poison(hook)) => {
+                self.free_slot(&ready);
+                let message = "the sending process died three times while sending this delivery";
+                let tried = self.failed_try(SendFailure::SenderDied, message);
+                self.record_attempt(ready, &hook, tried);
+            }
+            Ok(Gate::End(next)) => {
+                self.free_slot(&ready);
+                self.record_end(ready, next);
+            }
+            Ok(Gate::Lost) => {
+                self.free_slot(&ready);
+                self.lost(&ready);
+            }
+            Err(error) => {
+                tracing::warn!(delivery = %ready.id, %error, "the store cannot be asked; the delivery goes back");
+                self.free_slot(&ready);
+                self.give_back(ready);
+            }
+        }
+    }
+
+    fn free_slot(self: &Arc<Self>, ready: &Ready) {
+        let moves = self.dispatch.answered(ready.webhook, ready.id);
+        self.carry_out(moves);
+    }
+
+    async fn attempt(&self, ready: &Ready, hook: &Hook) -> Tried {
+        let executed_at = self.clock.now();
+        self.metrics.dispatch_latency.observe(executed_at.since(ready.due).as_secs_f64());
+        let Some(target) = hook.target.clone() else {
+            return self.failed_try(SendFailure::Protocol, "the webhook's URL cannot be used");
+        };
+        let body = ready.format.render(&ready.event);
+        let request = Outbound {
+            headers: self.headers(ready, hook, executed_at, &body),
+            target,
+            body,
+            timeout: hook.policy.timeout(ready.attempt),
+        };
+        let began = ticks();
+        let exchange = tokio::select! {
+            exchange = self.egress.post(request) => exchange,
+            () = self.cut.cancelled() => cut_off(began),
+        };
+        self.metrics.duration.observe(exchange.timings.total.as_secs_f64());
+        Tried { id: AttemptId::new(executed_at, &clock::randomness()), executed_at, exchange }
+    }
+
+    /// A try that did not get as far as a request.
+    fn failed_try(&self, failure: SendFailure, message: &str) -> Tried {
+        let executed_at = self.clock.now();
+        let failed = Failed { failure, message: message.into(), status: None };
+        Tried {
+            id: AttemptId::new(executed_at, &clock::randomness()),
+            executed_at,
+            exchange: Exchange { result: Err(failed), timings: Timings::default() },
+        }
+    }
+
+    fn headers(&self, ready: &Ready, hook: &Hook, at: Time, body: &[u8]) -> HeaderMap {
+        let webhook = &hook.webhook;
+        let event_id = ready.event.id.to_string();
+        let secrets: Vec<_> = signature::live(&webhook.secrets, at).collect();
+        let signatures = signature::sign(webhook.spec.signature, &secrets, &event_id, at, body);
+        let key = ready.event.idempotency_key.as_deref().unwrap_or(&event_id);
+        let mut headers = HeaderMap::with_capacity(16 + hook.headers.len());
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let own = [
+            (header::USER_AGENT, text(&self.settings.user_agent)),
+            (WEBHOOK_TIMESTAMP, HeaderValue::from(at.secs())),
+            (WEBHOOK_SIGNATURE, owned(signatures.webhook_signature)),
+            (X_WEBHOOK_ID, owned(webhook.id.to_string())),
+            (X_WEBHOOK_EVENT, text(&ready.event.event_type)),
+            (X_WEBHOOK_DELIVERY, owned(ready.id.to_string())),
+            (X_WEBHOOK_ATTEMPT, HeaderValue::from(ready.attempt)),
+            (X_WEBHOOK_TIMESTAMP, owned(at.to_string())),
+            (X_WEBHOOK_SIGNATURE, owned(signatures.x_webhook_signature)),
+            (X_IDEMPOTENCY_KEY, text(key)),
+            (WEBHOOK_ID, owned(event_id)),
+        ];
+        headers.extend(own);
+        for (name, value) in &hook.headers {
+            headers.insert(name.clone(), value.clone());
+        }
+        headers
+    }
+}
+
+fn text(text: &str) -> HeaderValue {
+    // Keys may hold any letters; a header value takes their bytes. Nothing checked at publish fails here.
+    HeaderValue::from_bytes(text.as_bytes()).unwrap_or(HeaderValue::from_static(""))
+}
+
+fn owned(text: String) -> HeaderValue {
+    HeaderValue::from_maybe_shared(bytes::Bytes::from(text)).unwrap_or(HeaderValue::from_static(""))
+}
+
+fn cut_off(began: std::time::Duration) -> Exchange {
+    let failed = Failed {
+        failure: SendFailure::Drained,
+        message: "the request was cut off because the server was shutting down".into(),
+        status: None,
+    };
+    let timings = Timings { total: ticks().saturating_sub(began), ..Timings::default() };
+    Exchange { result: Err(failed), timings }
+}
+
+/// The headers of an answer as `name: value` lines, as many as fit.
+pub(crate) fn header_lines(answered: &Answered) -> Vec<u8> {
+    const MOST: usize = 4096;
+    let mut lines = Vec::with_capacity(128);
+    for (name, value) in &answered.headers {
+        if lines.len() + name.as_str().len() + value.len() + 3 > MOST {
+            break;
+        }
+        lines.extend_from_slice(name.as_str().as_bytes());
+        lines.extend_from_slice(b": ");
+        lines.extend_from_slice(value.as_bytes());
+        lines.push(b'\n');
+    }
+    lines
+}

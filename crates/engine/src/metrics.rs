@@ -1,0 +1,141 @@
+//! Figures about the data path. Handles are made once; the hot path only counts.
+
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{
+        counter::Counter,
+        family::Family,
+        gauge::Gauge,
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::Registry,
+};
+use redrive_core::{DeliveryStatus, FailureCategory};
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DeliveryLabels {
+    status: &'static str,
+    failure_category: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabel {
+    outcome: &'static str,
+}
+
+/// The figures of one engine.
+pub struct Metrics {
+    deliveries: Family<DeliveryLabels, Counter>,
+    delivered: Counter,
+    /// Seconds from sending to the end of the answer.
+    pub(crate) duration: Histogram,
+    /// Seconds from being due to being sent.
+    pub(crate) dispatch_latency: Histogram,
+    attempt_number: Family<OutcomeLabel, Histogram, fn() -> Histogram>,
+    attempt_number_success: Histogram,
+    /// Events taken in.
+    pub(crate) published: Counter,
+    /// Repeats of an idempotency key.
+    pub(crate) duplicates: Counter,
+    /// Deliveries given up on.
+    pub(crate) dead: Counter,
+    /// Outcomes refused because the lease was lost.
+    pub(crate) fenced: Counter,
+    /// Whether the store took the last write.
+    pub(crate) store_up: Gauge<i64, std::sync::atomic::AtomicI64>,
+}
+
+fn attempt_numbers() -> Histogram {
+    Histogram::new([1.0, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0, 15.0, 25.0, 50.0])
+}
+
+impl Metrics {
+    /// Makes the figures and lists them in `registry`.
+    pub fn new(registry: &mut Registry) -> Self {
+        let deliveries = Family::<DeliveryLabels, Counter<u64, AtomicU64>>::default();
+        let attempt_number =
+            Family::<OutcomeLabel, Histogram, fn() -> Histogram>::new_with_constructor(attempt_numbers);
+        let label = DeliveryLabels { status: DeliveryStatus::Delivered.name(), failure_category: "" };
+        let delivered = deliveries.get_or_create(&label).clone();
+        let attempt_number_success =
+            attempt_number.get_or_create(&OutcomeLabel { outcome: "success" }).clone();
+        let metrics = Self {
+            delivered,
+            deliveries,
+            duration: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
+            dispatch_latency: Histogram::new(exponential_buckets(0.0005, 2.0, 18)),
+            attempt_number_success,
+            attempt_number,
+            published: Counter::default(),
+            duplicates: Counter::default(),
+            dead: Counter::default(),
+            fenced: Counter::default(),
+            store_up: Gauge::default(),
+        };
+        metrics.store_up.set(1);
+        metrics.list(registry);
+        metrics
+    }
+
+    fn list(&self, registry: &mut Registry) {
+        registry.register(
+            "webhook_deliveries",
+            "Attempts and ends of deliveries, by what became of them",
+            self.deliveries.clone(),
+        );
+        registry.register(
+            "webhook_delivery_duration_seconds",
+            "From sending a request to the end of its answer",
+            self.duration.clone(),
+        );
+        registry.register(
+            "webhook_dispatch_latency_seconds",
+            "From a delivery being due to its request being sent",
+            self.dispatch_latency.clone(),
+        );
+        registry.register(
+            "webhook_retry_attempt_number",
+            "Number of the attempt, by its outcome",
+            self.attempt_number.clone(),
+        );
+        registry.register("webhook_events_published", "Events taken in", self.published.clone());
+        registry.register(
+            "webhook_idempotency_duplicates",
+            "Publishes that repeated an idempotency key",
+            self.duplicates.clone(),
+        );
+        registry.register("webhook_dlq_entries", "Deliveries given up on", self.dead.clone());
+        registry.register(
+            "webhook_outcomes_fenced",
+            "Outcomes refused because the lease was lost",
+            self.fenced.clone(),
+        );
+        registry.register("webhook_store_up", "1 while the store takes writes", self.store_up.clone());
+    }
+
+    /// Counts an attempt: what its delivery is now, and why it failed if it did.
+    pub(crate) fn attempted(&self, number: u32, now: DeliveryStatus, failure: Option<FailureCategory>) {
+        match failure {
+            None => {
+                self.delivered.inc();
+                self.attempt_number_success.observe(f64::from(number));
+            }
+            Some(category) => {
+                // Pending after an attempt is a retry to come.
+                let status = if now == DeliveryStatus::Pending { "retry" } else { now.name() };
+                let label = DeliveryLabels { status, failure_category: category.name() };
+                self.deliveries.get_or_create(&label).inc();
+                self.attempt_number
+                    .get_or_create(&OutcomeLabel { outcome: status })
+                    .observe(f64::from(number));
+            }
+        }
+    }
+
+    /// Counts a delivery that ended without a request.
+    pub(crate) fn ended_unsent(&self, status: DeliveryStatus) {
+        self.deliveries.get_or_create(&DeliveryLabels { status: status.name(), failure_category: "" }).inc();
+    }
+}

@@ -1,0 +1,259 @@
+//! Taking an event in: fan out, reserve room, commit, hand over.
+//!
+//! The handover to dispatch happens when the commit is known, on the writer's side, whether or not the
+//! publisher still waits for its answer: a lease that was committed always reaches its lane.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use redrive_core::{
+    DeliveryId, EventId, TenantId, Time, WebhookId, event::Event, event_type, invalid::Invalid,
+};
+use redrive_store::{Birth, KeyClaim, NewDelivery, NewEvent, Published, StoreError};
+use sha2::{Digest, Sha256};
+use tokio::sync::oneshot;
+
+use crate::{
+    Engine, Inner, clock,
+    dispatch::Ready,
+    registry::{FanOut, Hook},
+};
+
+/// How often a fan-out is made again when webhooks keep changing under it.
+const MAX_FAN_OUTS: usize = 20;
+
+/// An event to be published.
+#[derive(Clone, Debug)]
+pub struct Draft {
+    /// Whose it is.
+    pub tenant: TenantId,
+    /// Its type.
+    pub event_type: Box<str>,
+    /// The payload: JSON, kept byte for byte.
+    pub data: Bytes,
+    /// The publisher's key, if it gave one.
+    pub idempotency_key: Option<Box<str>>,
+    /// Where it came from.
+    pub source: Option<Box<str>>,
+    /// What it is about.
+    pub subject: Option<Box<str>>,
+    /// The publisher's notes, a JSON object.
+    pub metadata: Option<Bytes>,
+    /// Send it to this webhook alone, whatever it subscribes to.
+    pub only: Option<WebhookId>,
+}
+
+/// What a publisher gets for its event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    /// The event's id; the first one's for a repeat.
+    pub event: EventId,
+    /// When it was published.
+    pub timestamp: Time,
+    /// Its place in the tenant's sequence; none for a repeat.
+    pub sequence_number: Option<i64>,
+    /// How many webhooks it goes to; none for a repeat.
+    pub deliveries: Option<usize>,
+    /// Whether the key had been used before for the same event.
+    pub duplicate: bool,
+}
+
+/// Why an event was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PublishError {
+    /// Something about it is wrong.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// The type is one that only Redrive publishes.
+    #[error("event types beginning with \"redrive.\" are published by Redrive alone")]
+    Reserved,
+    /// The key belongs to another event.
+    #[error("the idempotency key was used before for another event ({0})")]
+    KeyReused(EventId),
+    /// There is no such tenant.
+    #[error("there is no such tenant")]
+    NoTenant,
+    /// The store did not take it: it was not published.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Engine {
+    /// Publishes an event: durable, with all its deliveries, once this returns.
+    pub async fn publish(&self, draft: Draft) -> Result<Receipt, PublishError> {
+        // A test event goes to one webhook and is Redrive's own.
+        if event_type::is_reserved(&draft.event_type) && draft.only.is_none() {
+            return Err(PublishError::Reserved);
+        }
+        let inner = &self.0;
+        let (event, only) = inner.event(draft);
+        event.validate()?;
+        let event = Arc::new(event);
+        for _ in 0..MAX_FAN_OUTS {
+            let store = &*inner.store;
+            let subject = event.subject.as_deref();
+            let fan_out =
+                inner.registry.fan_out(store, &event.tenant, &event.event_type, subject, only).await?;
+            let Some(fan_out) = fan_out else { return Err(PublishError::NoTenant) };
+            let deliveries = fan_out.hooks.len();
+            match inner.commit(&event, fan_out).await? {
+                Published::ConfigChanged => inner.registry.refresh(store, &event.tenant).await?,
+                Published::New { sequence_number } => {
+                    inner.metrics.published.inc();
+                    return Ok(Receipt {
+                        event: event.id,
+                        timestamp: event.timestamp,
+                        sequence_number: Some(sequence_number),
+                        deliveries: Some(deliveries),
+                        duplicate: false,
+                    });
+                }
+                Published::Duplicate { event } => {
+                    inner.metrics.duplicates.inc();
+                    return Ok(Receipt {
+                        event,
+                        timestamp: event.time(),
+                        sequence_number: None,
+                        deliveries: None,
+                        duplicate: true,
+                    });
+                }
+                Published::KeyReused { event } => return Err(PublishError::KeyReused(event)),
+                Published::NoTenant => return Err(PublishError::NoTenant),
+            };
+        }
+        Err(PublishError::Store(StoreError::Unavailable("the tenant's webhooks keep changing".into())))
+    }
+}
+
+/// What "the same body" means for an idempotency key.
+fn body_hash(event: &Event) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    let texts = [Some(&event.event_type), event.subject.as_ref(), event.source.as_ref()];
+    for text in texts {
+        // Lengths keep neighbouring texts apart; a missing one is not an empty one.
+        hash.update(text.map_or(u64::MAX, |text| text.len() as u64).to_be_bytes());
+        hash.update(text.map_or("", |text| text));
+    }
+    hash.update(&event.data);
+    hash.finalize().into()
+}
+
+/// One delivery on its way into the store, with the room it has or has not.
+struct Planned {
+    id: DeliveryId,
+    hook: Arc<Hook>,
+    birth: Birth,
+}
+
+impl Inner {
+    fn event(&self, draft: Draft) -> (Event, Option<WebhookId>) {
+        let now = self.clock.now();
+        let event = Event {
+            id: EventId::new(now, &clock::randomness()),
+            tenant: draft.tenant,
+            event_type: draft.event_type,
+            data: draft.data,
+            timestamp: now,
+            idempotency_key: draft.idempotency_key,
+            source: draft.source,
+            subject: draft.subject,
+            metadata: draft.metadata,
+        };
+        (event, draft.only)
+    }
+
+    /// Commits an event with one fan-out and hands over what is born leased.
+    async fn commit(self: &Arc<Self>, event: &Arc<Event>, fan_out: FanOut) -> Result<Published, StoreError> {
+        let planned = self.plan(event, fan_out.hooks);
+        let new = NewEvent {
+            event: event.clone(),
+            claim: event.idempotency_key.as_ref().map(|_| KeyClaim {
+                body_hash: body_hash(event),
+                expires_at: event.timestamp + self.settings.idempotency_window,
+            }),
+            config_version: fan_out.version,
+            epoch: self.epoch,
+            deliveries: planned
+                .iter()
+                .map(|planned| NewDelivery {
+                    id: planned.id,
+                    webhook: planned.hook.webhook.id,
+                    format: planned.hook.webhook.spec.payload_format,
+                    birth: planned.birth,
+                })
+                .collect(),
+        };
+        let (answer, answered) = oneshot::channel();
+        let (inner, event) = (self.clone(), event.clone());
+        let done = Box::new(move |result: Result<Published, StoreError>| {
+            inner.committed(&event, planned, &result);
+            // The publisher may have gone away; its event is published all the same.
+            let _ = answer.send(result);
+        });
+        self.store.publish(new, done);
+        answered.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the store has stopped".into())))
+    }
+
+    /// Decides how each delivery is born, reserving room for those that are sent at once.
+    fn plan(&self, event: &Event, hooks: Vec<Arc<Hook>>) -> Vec<Planned> {
+        let weight = event.weight();
+        let plan = |hook: Arc<Hook>| {
+            let wait = hook.policy.first_delay();
+            let birth = if !wait.is_zero() {
+                Birth::Waiting(event.timestamp + wait)
+            } else if self.dispatch.reserve(hook.webhook.id, weight) {
+                Birth::Leased
+            } else {
+                Birth::Waiting(event.timestamp)
+            };
+            // A delivery's id takes its event's time: they are kept and forgotten together.
+            Planned { id: DeliveryId::new(event.timestamp, &clock::randomness()), hook, birth }
+        };
+        hooks.into_iter().map(plan).collect()
+    }
+
+    fn committed(
+        self: &Arc<Self>,
+        event: &Arc<Event>,
+        planned: Vec<Planned>,
+        result: &Result<Published, StoreError>,
+    ) {
+        match result {
+            Ok(Published::New { .. }) => self.hand_over(event, planned),
+            _ => {
+                let weight = event.weight();
+                for planned in planned.iter().filter(|planned| planned.birth == Birth::Leased) {
+                    self.dispatch.unreserve(planned.hook.webhook.id, 1, weight);
+                }
+            }
+        }
+        if let Err(StoreError::Unavailable(_)) = result {
+            self.store_failed();
+        }
+    }
+
+    fn hand_over(self: &Arc<Self>, event: &Arc<Event>, planned: Vec<Planned>) {
+        for planned in &planned {
+            if let Birth::Waiting(due) = planned.birth {
+                self.alarm.ring_at(due);
+            }
+        }
+        let leased = planned.into_iter().filter(|planned| planned.birth == Birth::Leased).map(|planned| {
+            let ready = Ready {
+                id: planned.id,
+                webhook: planned.hook.webhook.id,
+                event: event.clone(),
+                format: planned.hook.webhook.spec.payload_format,
+                attempt: 1,
+                created_at: event.timestamp,
+                due: event.timestamp,
+                rescues: 0,
+                deaths: 0,
+            };
+            (ready, planned.hook.max_in_flight)
+        });
+        let moves = self.dispatch.admit(leased);
+        self.carry_out(moves);
+    }
+}

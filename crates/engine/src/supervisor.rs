@@ -1,0 +1,101 @@
+//! Starting, draining, stopping.
+
+use std::{sync::Arc, time::Duration};
+
+use prometheus_client::registry::Registry as MetricsRegistry;
+use redrive_egress::Client;
+use redrive_store::{Store, StoreError};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Engine, Inner, Metrics, Registry, Settings,
+    clock::Clock,
+    dispatch::{Bounds, Dispatch},
+    record::Kept,
+    schedule::Alarm,
+};
+
+/// Deliveries handed back in one transaction.
+const HAND_BACK: usize = 1_000;
+/// How long what was cut off may take to be recorded.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+impl Engine {
+    /// Takes an epoch and starts the data path. What former processes left behind is rescued meanwhile.
+    pub async fn start(
+        store: Arc<dyn Store>,
+        egress: Client,
+        clock: Clock,
+        settings: Settings,
+        metrics: &mut MetricsRegistry,
+    ) -> Result<Self, StoreError> {
+        let epoch = store.join(settings.node.clone(), clock.now()).await?;
+        let bounds = Bounds {
+            max_in_flight: settings.max_in_flight,
+            max_items: settings.max_items,
+            max_bytes: settings.max_bytes,
+            lane_items: settings.lane_items,
+        };
+        let inner = Arc::new(Inner {
+            registry: Registry::new(settings.clone()),
+            dispatch: Dispatch::new(bounds),
+            metrics: Metrics::new(metrics),
+            kept: Kept::default(),
+            alarm: Alarm::new(),
+            worker: format!("{}#{}", settings.node, epoch.0).into(),
+            runtime: tokio::runtime::Handle::current(),
+            cut: CancellationToken::new(),
+            stop: CancellationToken::new(),
+            store,
+            egress,
+            clock,
+            settings,
+            epoch,
+        });
+        tokio::spawn(inner.clone().rescue_all());
+        tokio::spawn(inner.clone().sweep_all());
+        tokio::spawn(inner.clone().keep_scheduling());
+        tokio::spawn(inner.clone().keep_offering());
+        tokio::spawn(inner.clone().keep_house());
+        Ok(Self(inner))
+    }
+
+    /// Sends nothing new, lets what is under way finish until `deadline`, cuts the rest off as failed
+    /// attempts, and hands back what was only queued. The engine is over afterwards.
+    pub async fn drain(&self, deadline: Duration) {
+        let inner = &self.0;
+        let queued = inner.dispatch.drain();
+        let handed_back = queued.len();
+        for part in queued.chunks(HAND_BACK) {
+            let ids = part.iter().map(|ready| ready.id).collect();
+            if let Err(error) = inner.store.release(inner.epoch, inner.clock.now(), ids).await {
+                tracing::warn!(%error, "queued deliveries stay leased; the next start takes them over");
+            }
+        }
+        if tokio::time::timeout(deadline, self.settled()).await.is_err() {
+            tracing::warn!(
+                requests = self.load().unsettled,
+                "the drain deadline has passed; cutting requests off"
+            );
+            inner.cut.cancel();
+            if tokio::time::timeout(LAST_WORDS, self.settled()).await.is_err() {
+                tracing::warn!(
+                    "not every outcome could be recorded; the next start takes those deliveries over"
+                );
+            }
+        }
+        inner.stop.cancel();
+        // Whatever is still leased goes back, and the epoch is over.
+        if let Err(error) = inner.store.rescue(inner.epoch, inner.clock.now(), usize::MAX >> 1).await {
+            tracing::warn!(%error, "the epoch stays open; the next start ends it");
+        }
+        tracing::info!(handed_back, "drained");
+    }
+
+    /// Returns once every request's outcome is stored.
+    async fn settled(&self) {
+        while self.load().unsettled > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Changing webhooks: in the store first, then in memory, then whatever follows from the change.
+
+use std::sync::Arc;
+
+use redrive_core::{TenantId, WebhookId, webhook::Webhook};
+use redrive_store::{Changed, StoreError, Versioned};
+
+use crate::{Engine, Inner};
+
+/// Why a webhook was not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError<E> {
+    /// There is no such webhook (or tenant).
+    #[error("there is no such webhook")]
+    Missing,
+    /// The change itself was refused.
+    #[error("the change was refused")]
+    Refused(E),
+    /// The store did not take it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Engine {
+    /// Stores a new webhook. Every event acknowledged from now on reaches it. False: no such tenant.
+    pub async fn create_webhook(&self, webhook: Webhook) -> Result<bool, StoreError> {
+        match self.0.store.create_webhook(webhook.clone()).await? {
+            Changed::Done { version } => {
+                self.0.registry.changed(webhook, version);
+                Ok(true)
+            }
+            Changed::Stale | Changed::Missing => Ok(false),
+        }
+    }
+
+    /// Reads a webhook, changes it and stores it, again if somebody else was faster.
+    pub async fn change_webhook<E>(
+        &self,
+        tenant: &TenantId,
+        id: WebhookId,
+        mut change: impl FnMut(&mut Webhook) -> Result<(), E>,
+    ) -> Result<Webhook, ChangeError<E>> {
+        loop {
+            let Some(found) = self.0.store.webhook(tenant.clone(), id).await? else {
+                return Err(ChangeError::Missing);
+            };
+            let Versioned { mut webhook, revision } = found;
+            change(&mut webhook).map_err(ChangeError::Refused)?;
+            webhook.updated_at = self.0.clock.now();
+            match self.0.store.change_webhook(webhook.clone(), revision).await? {
+                Changed::Done { version } => {
+                    self.0.registry.changed(webhook.clone(), version);
+                    if webhook.state.cancels_because().is_some() {
+                        self.0.runtime.spawn(self.0.clone().sweep_all());
+                    }
+                    return Ok(webhook);
+                }
+                Changed::Missing => return Err(ChangeError::Missing),
+                Changed::Stale => {}
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// How many attempts a webhook's deliveries have; none if nothing is known of it.
+    pub async fn max_attempts(&self, webhook: WebhookId) -> Option<u32> {
+        let hook = self.0.registry.find(&*self.0.store, webhook).await;
+        hook.ok().flatten().map(|hook| hook.policy.max_attempts())
+    }
+}
+
+impl Inner {
+    /// An outcome has disabled a webhook: learn of it and sweep up.
+    pub(crate) fn webhook_disabled(self: &Arc<Self>, webhook: WebhookId, tenant: TenantId) {
+        tracing::warn!(%webhook, %tenant, "the endpoint answered 410 Gone; its webhook is disabled");
+        let inner = self.clone();
+        self.runtime.spawn(async move {
+            if let Err(error) = inner.registry.refresh(&*inner.store, &tenant).await {
+                tracing::warn!(%webhook, %error, "the disabled webhook is learnt of with the next publish");
+            }
+            inner.sweep_all().await;
+        });
+    }
+}

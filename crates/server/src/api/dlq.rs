@@ -1,0 +1,37 @@
+//! `/v1/dlq`: deliveries that were given up on and not redriven yet.
+
+use axum::extract::State;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{
+    AppState,
+    deliveries::{DeliveryQuery, DeliveryView},
+    extract::{Query, Who},
+    page::Page,
+    problem::Problem,
+};
+use crate::app::Scope;
+
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(list))
+}
+
+/// List dead deliveries
+#[utoipa::path(
+    get, path = "/v1/dlq", tag = "dlq", params(DeliveryQuery),
+    responses(
+        (status = 200, description = "Newest event first", body = Page<DeliveryView>),
+        (status = 400, body = Problem), (status = 401, body = Problem), (status = 403, body = Problem),
+        (status = 503, body = Problem),
+    ),
+)]
+async fn list(
+    State(app): State<AppState>,
+    Who(caller): Who,
+    Query(query): Query<DeliveryQuery>,
+) -> Result<axum::Json<Page<DeliveryView>>, Problem> {
+    let tenant = caller.acts_for(Scope::Read, query.tenant_id.as_deref())?;
+    let paging = query.paging();
+    let dead = app.list_dead(tenant, query.filter()?, paging.request()?).await?;
+    Ok(axum::Json(paging.page(dead, |seen| seen.delivery.id, DeliveryView::from)))
+}

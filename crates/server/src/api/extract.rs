@@ -1,0 +1,212 @@
+//! What handlers take in: the caller, ids, queries and JSON bodies, each with errors that help.
+
+use std::{str::FromStr, sync::Arc, time::Duration};
+
+use axum::{
+    extract::{FromRequest, FromRequestParts, Request},
+    http::{HeaderMap, StatusCode, header, request::Parts},
+};
+use bytes::Bytes;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use redrive_core::Invalid;
+use serde::de::DeserializeOwned;
+
+use super::{AppState, problem::Problem};
+use crate::app::{AppError, Caller};
+
+/// How long a client may take to send a body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// The largest body of anything but a batch, beside the payload itself.
+const OVERHEAD: usize = 64 * 1024;
+
+/// Whoever holds the key that came with the request.
+pub(super) struct Who(pub Arc<Caller>);
+
+impl FromRequestParts<AppState> for Who {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Problem> {
+        let header = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let key = header.and_then(|value| {
+            let (scheme, key) = value.split_once(' ')?;
+            scheme.eq_ignore_ascii_case("bearer").then_some(key.trim())
+        });
+        let caller = key.and_then(|key| app.keys().caller(key));
+        Ok(Self(caller.ok_or(AppError::Unauthorized)?))
+    }
+}
+
+/// An id in the path. One that cannot be an id is an id of nothing.
+pub(super) struct Id<T>(pub T);
+
+impl<T: FromStr + Send> FromRequestParts<AppState> for Id<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Problem> {
+        let missing = |_| AppError::NotFound("object; check the id");
+        let path = axum::extract::Path::<String>::from_request_parts(parts, app).await;
+        let axum::extract::Path(text) = path.map_err(|_| AppError::NotFound("object; check the id"))?;
+        Ok(Self(text.parse().map_err(|_| ()).map_err(missing)?))
+    }
+}
+
+/// Two ids in the path.
+pub(super) struct Ids<A, B>(pub A, pub B);
+
+impl<A: FromStr + Send, B: FromStr + Send> FromRequestParts<AppState> for Ids<A, B> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Problem> {
+        let missing = || AppError::NotFound("object; check the id");
+        let path = axum::extract::Path::<(String, String)>::from_request_parts(parts, app).await;
+        let axum::extract::Path((first, second)) = path.map_err(|_| missing())?;
+        Ok(Self(first.parse().map_err(|_| missing())?, second.parse().map_err(|_| missing())?))
+    }
+}
+
+/// The query string; unknown parameters are refused by the types themselves.
+pub(super) struct Query<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequestParts<AppState> for Query<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Problem> {
+        match axum::extract::Query::<T>::from_request_parts(parts, app).await {
+            Ok(query) => Ok(Self(query.0)),
+            Err(rejection) => {
+                let detail = rejection.body_text();
+                let detail = detail.rsplit("string: ").next().unwrap_or(&detail).to_owned();
+                Err(Problem::new(StatusCode::BAD_REQUEST, "invalid_query", format!("query string: {detail}")))
+            }
+        }
+    }
+}
+
+/// A request's body and headers, not read as anything yet.
+pub(super) struct Raw {
+    /// The headers.
+    pub(super) headers: HeaderMap,
+    /// The body.
+    pub(super) body: Bytes,
+}
+
+/// A body of at most one payload.
+pub(super) struct Single(pub Raw);
+/// A body of up to a thousand events.
+pub(super) struct Batch(pub Raw);
+
+/// The largest body of a batch.
+const MAX_BATCH_BYTES: usize = 16 << 20;
+
+impl FromRequest<AppState> for Single {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
+        let most = app.rules().max_payload_bytes + OVERHEAD;
+        read_body(request, most).await.map(Self)
+    }
+}
+
+impl FromRequest<AppState> for Batch {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
+        let most = MAX_BATCH_BYTES.max(app.rules().max_payload_bytes + OVERHEAD);
+        read_body(request, most).await.map(Self)
+    }
+}
+
+/// A JSON body.
+pub(super) struct Json<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequest<AppState> for Json<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
+        let Single(raw) = Single::from_request(request, app).await?;
+        json(&raw.body).map(Self)
+    }
+}
+
+/// A JSON body that may be left out.
+pub(super) struct OptionalJson<T>(pub T);
+
+impl<T: DeserializeOwned + Default> FromRequest<AppState> for OptionalJson<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
+        let empty = request.headers().get(header::CONTENT_LENGTH).is_none_or(|length| length == "0")
+            && !request.headers().contains_key(header::TRANSFER_ENCODING);
+        if empty {
+            return Ok(Self(T::default()));
+        }
+        Json::from_request(request, app).await.map(|Json(value)| Self(value))
+    }
+}
+
+/// Reads JSON, and says where and why if it cannot be used.
+pub(super) fn json<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
+    let mut reader = serde_json::Deserializer::from_slice(body);
+    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let path = error.path().to_string();
+        bad_json(error.inner(), &path)
+    })?;
+    reader.end().map_err(|error| bad_json(&error, "."))?;
+    Ok(value)
+}
+
+fn bad_json(error: &serde_json::Error, path: &str) -> Problem {
+    let detail = error.to_string();
+    if error.is_syntax() || error.is_eof() {
+        let detail = format!("the body is not valid JSON: {detail}");
+        return Problem::new(StatusCode::BAD_REQUEST, "invalid_json", detail);
+    }
+    let place = detail.rfind(" at line ").unwrap_or(detail.len());
+    let message = &detail[..place];
+    if path == "." {
+        return Problem::new(StatusCode::BAD_REQUEST, "invalid_body", message);
+    }
+    // Our own types say which field they mean; others only know what is wrong.
+    let message = message.strip_prefix(&format!("{path}: ")).unwrap_or(message);
+    Invalid::new(path.to_owned(), message).into()
+}
+
+async fn read_body(request: Request, most: usize) -> Result<Raw, Problem> {
+    let (parts, body) = request.into_parts();
+    check_content_type(&parts.headers)?;
+    let announced =
+        parts.headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    if announced.is_some_and(|length: u64| length > most as u64) {
+        return Err(too_large(most));
+    }
+    let read = tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, most).collect());
+    match read.await {
+        Ok(Ok(collected)) => Ok(Raw { headers: parts.headers, body: collected.to_bytes() }),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large(most)),
+        Ok(Err(_)) => {
+            Err(Problem::new(StatusCode::BAD_REQUEST, "incomplete_body", "the body ended too early"))
+        }
+        Err(_) => {
+            Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", "the body took too long to arrive"))
+        }
+    }
+}
+
+fn check_content_type(headers: &HeaderMap) -> Result<(), Problem> {
+    let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let essence = given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    if essence == "application/json" || essence.ends_with("+json") {
+        return Ok(());
+    }
+    let given = if given.is_empty() { "none".to_owned() } else { format!("\"{}\"", given.escape_debug()) };
+    Err(Problem::new(
+        StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        "unsupported_media_type",
+        format!("send the header `Content-Type: application/json`; it was {given}"),
+    ))
+}
+
+fn too_large(most: usize) -> Problem {
+    let detail = format!("the body is larger than {most} bytes");
+    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", detail)
+}

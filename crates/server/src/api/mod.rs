@@ -1,0 +1,108 @@
+//! The JSON API: one file per resource, thin over `app`.
+
+mod deliveries;
+mod dlq;
+mod events;
+mod extract;
+mod health;
+mod page;
+mod problem;
+mod tenants;
+mod webhooks;
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    extract::Request,
+    http::{HeaderValue, StatusCode, header},
+    middleware::{self, Next},
+    response::Response,
+};
+use utoipa::{
+    Modify, OpenApi,
+    openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
+};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_swagger_ui::SwaggerUi;
+
+use self::problem::Problem;
+use crate::app::App;
+
+/// What every handler has at hand.
+pub type AppState = Arc<App>;
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Redrive",
+        description = "Webhook delivery that never loses an event. Errors are RFC 9457 problem details with a \
+                       stable `code`."
+    ),
+    modifiers(&BearerKey),
+    security(("api_key" = [])),
+    tags(
+        (name = "webhooks", description = "Subscriptions of URLs to event types"),
+        (name = "events", description = "Publishing and looking up"),
+        (name = "deliveries", description = "What became of each event at each webhook"),
+        (name = "dlq", description = "Deliveries that were given up on"),
+        (name = "tenants", description = "For admins"),
+        (name = "health", description = "For operators"),
+    )
+)]
+struct Description;
+
+struct BearerKey;
+
+impl Modify for BearerKey {
+    fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
+        let scheme =
+            HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("An API key")).build();
+        let components = openapi.components.get_or_insert_default();
+        components.add_security_scheme("api_key", SecurityScheme::Http(scheme));
+    }
+}
+
+fn described() -> OpenApiRouter<AppState> {
+    OpenApiRouter::with_openapi(Description::openapi())
+        .merge(webhooks::routes())
+        .merge(events::routes())
+        .merge(deliveries::routes())
+        .merge(dlq::routes())
+        .merge(tenants::routes())
+        .merge(health::routes())
+}
+
+/// The API's own description, OpenAPI 3.1.
+pub fn openapi() -> utoipa::openapi::OpenApi {
+    described().into_openapi()
+}
+
+/// All routes.
+pub fn router(app: AppState) -> Router {
+    let (router, openapi) = described().split_for_parts();
+    router
+        .merge(SwaggerUi::new("/docs").url("/openapi.json", openapi))
+        .fallback(no_such_path)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(middleware::from_fn(safe_headers))
+        .with_state(app)
+}
+
+async fn no_such_path(request: Request) -> Problem {
+    let path: String = request.uri().path().chars().take(200).collect();
+    let detail = format!("there is nothing at {path}; see /docs for what there is");
+    Problem::new(StatusCode::NOT_FOUND, "no_such_path", detail)
+}
+
+async fn wrong_method(request: Request) -> Problem {
+    let detail = format!("{} is not allowed here; the Allow header lists what is", request.method());
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)
+}
+
+/// Nothing that we answer is to be sniffed.
+async fn safe_headers(request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}

@@ -1,0 +1,126 @@
+//! Paging: cursors that only we can read, and limits that make sense.
+
+use redrive_core::{DeliveryId, EventId, Invalid, KeyId, TenantId, WebhookId};
+use redrive_store::{DeliveryCursor, PageRequest};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::problem::Problem;
+
+const DEFAULT_LIMIT: u32 = 50;
+const MAX_LIMIT: u32 = 500;
+const MAX_OFFSET: u32 = 10_000;
+
+/// Which part of a listing to give.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Paging {
+    /// The `next_cursor` of the page before.
+    pub(super) cursor: Option<String>,
+    /// How many to give: 1 to 500, 50 if left out.
+    pub(super) limit: Option<u32>,
+    /// How many to leave out first, up to 10,000; a cursor is better.
+    pub(super) offset: Option<u32>,
+    /// The tenant to act for; admin keys only.
+    pub(super) tenant_id: Option<String>,
+}
+
+/// A page of a listing.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct Page<T> {
+    /// What was asked for, newest first.
+    pub(super) data: Vec<T>,
+    /// Give this as `cursor` to go on; null at the end.
+    pub(super) next_cursor: Option<String>,
+}
+
+/// Something that a listing can go on after.
+pub(super) trait Cursor: Sized {
+    /// As text.
+    fn write(&self) -> String;
+    /// From text.
+    fn read(text: &str) -> Option<Self>;
+}
+
+macro_rules! id_cursor {
+    ($($id:ty),*) => {$(
+        impl Cursor for $id {
+            fn write(&self) -> String {
+                self.to_string()
+            }
+
+            fn read(text: &str) -> Option<Self> {
+                text.parse().ok()
+            }
+        }
+    )*};
+}
+id_cursor!(WebhookId, EventId, DeliveryId, KeyId);
+
+impl Cursor for TenantId {
+    fn write(&self) -> String {
+        self.to_string()
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        TenantId::parse(text).ok()
+    }
+}
+
+impl Cursor for DeliveryCursor {
+    fn write(&self) -> String {
+        format!("{}.{}", self.event, self.delivery)
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        let (event, delivery) = text.split_once('.')?;
+        Some(Self { event: event.parse().ok()?, delivery: delivery.parse().ok()? })
+    }
+}
+
+impl Paging {
+    /// What to ask the store for: one more than shown, to know whether there is more.
+    pub(super) fn request<C: Cursor>(&self) -> Result<PageRequest<C>, Problem> {
+        let after = match &self.cursor {
+            None => None,
+            Some(text) => Some(C::read(text).ok_or_else(|| {
+                Invalid::new(
+                    "cursor",
+                    "is no cursor of this listing; use next_cursor of the page before as it is",
+                )
+            })?),
+        };
+        let limit = self.limit()?;
+        let offset = self.offset.unwrap_or(0);
+        if offset > MAX_OFFSET {
+            return Err(Invalid::new(
+                "offset",
+                format!("must be at most {MAX_OFFSET}; use cursor to go further"),
+            )
+            .into());
+        }
+        Ok(PageRequest { after, offset, limit: limit + 1 })
+    }
+
+    fn limit(&self) -> Result<u32, Problem> {
+        match self.limit.unwrap_or(DEFAULT_LIMIT) {
+            limit @ 1..=MAX_LIMIT => Ok(limit),
+            _ => Err(Invalid::new("limit", format!("must be from 1 to {MAX_LIMIT}")).into()),
+        }
+    }
+
+    /// Puts a page together from what the store gave.
+    pub(super) fn page<R, C: Cursor, T>(
+        &self,
+        mut rows: Vec<R>,
+        cursor: impl Fn(&R) -> C,
+        view: impl Fn(R) -> T,
+    ) -> Page<T> {
+        let limit = self.limit().unwrap_or(DEFAULT_LIMIT) as usize;
+        let more = rows.len() > limit;
+        rows.truncate(limit);
+        let next_cursor = rows.last().filter(|_| more).map(|last| cursor(last).write());
+        Page { data: rows.into_iter().map(view).collect(), next_cursor }
+    }
+}

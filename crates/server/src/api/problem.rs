@@ -1,0 +1,128 @@
+//! The one form of every error: RFC 9457 problem details with a stable `code` and what to do.
+
+use axum::{
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use redrive_core::Invalid;
+use redrive_store::StoreError;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::app::AppError;
+
+/// An error, as `application/problem+json`.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(super) struct Problem {
+    /// A name for this kind of problem, as a URI.
+    #[serde(rename = "type")]
+    #[schema(example = "urn:redrive:problem:invalid_field")]
+    kind: String,
+    /// The status in words.
+    #[schema(example = "Bad Request")]
+    title: &'static str,
+    /// The HTTP status.
+    #[schema(example = 400)]
+    pub(crate) status: u16,
+    /// The same name, short and stable, for programs.
+    #[schema(example = "invalid_field")]
+    pub(crate) code: &'static str,
+    /// What is wrong and what to do about it.
+    #[schema(example = "url: must begin with https://")]
+    pub(crate) detail: String,
+    /// The path of the offending field.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    field: Option<String>,
+}
+
+impl Problem {
+    pub(crate) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
+        Self {
+            kind: format!("urn:redrive:problem:{code}"),
+            title: status.canonical_reason().unwrap_or("Error"),
+            status: status.as_u16(),
+            code,
+            detail: detail.into(),
+            field: None,
+        }
+    }
+
+    pub(crate) fn field(mut self, field: impl Into<String>) -> Self {
+        self.field = Some(field.into());
+        self
+    }
+}
+
+impl From<Invalid> for Problem {
+    fn from(invalid: Invalid) -> Self {
+        let field = invalid.field.clone().into_owned();
+        Self::new(StatusCode::BAD_REQUEST, "invalid_field", invalid.to_string()).field(field)
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        let unavailable = StatusCode::SERVICE_UNAVAILABLE;
+        match error {
+            StoreError::TooSlow => Self::new(
+                unavailable,
+                "query_too_slow",
+                "the query took too long and was stopped; narrow it by webhook_id, event_type or from/to",
+            ),
+            StoreError::Overloaded => Self::new(
+                unavailable,
+                "overloaded",
+                "more is being published than can be stored now; nothing was stored, send it again later",
+            ),
+            StoreError::Unavailable(_) | StoreError::Fenced | StoreError::Refused(_) => {
+                tracing::error!(%error, "a request failed because of the store");
+                Self::new(
+                    unavailable,
+                    "store_unavailable",
+                    "the store cannot be written or read now; nothing was acknowledged, send it again later",
+                )
+            }
+        }
+    }
+}
+
+impl From<AppError> for Problem {
+    fn from(error: AppError) -> Self {
+        let detail = error.to_string();
+        match error {
+            AppError::Unauthorized => Self::new(StatusCode::UNAUTHORIZED, "unauthorized", detail),
+            AppError::Forbidden(_) => Self::new(StatusCode::FORBIDDEN, "forbidden", detail),
+            AppError::Invalid(invalid) => invalid.into(),
+            AppError::NotFound(_) => Self::new(StatusCode::NOT_FOUND, "not_found", detail),
+            AppError::Conflict { code, .. } => Self::new(StatusCode::CONFLICT, code, detail),
+            AppError::TooLarge(_) => {
+                Self::new(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", detail).field("data")
+            }
+            AppError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let body = serde_json::to_vec(&self).unwrap_or_default();
+        let mut response = (status, body).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        match status {
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            StatusCode::UNAUTHORIZED => {
+                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            // What was not read of the body must not be taken for the next request.
+            StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT => {
+                headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            _ => {}
+        }
+        response
+    }
+}

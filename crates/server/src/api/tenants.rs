@@ -1,0 +1,308 @@
+//! `/v1/tenants` and their API keys, for admins.
+
+use axum::{
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use redrive_core::{KeyId, TenantId, Time};
+use redrive_store::{ApiKey, Tenant};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{
+    AppState,
+    extract::{Json, Query, Who},
+    page::{Page, Paging},
+    problem::Problem,
+};
+use crate::app::{AppError, Caller, Scope};
+
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(create, list))
+        .routes(routes!(get))
+        .routes(routes!(create_key, list_keys))
+        .routes(routes!(revoke_key))
+        .routes(routes!(create_admin_key, list_admin_keys))
+        .routes(routes!(revoke_admin_key))
+}
+
+/// A tenant to make.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TenantCreate {
+    /// Its name in every call: 1 to 64 of a-z, 0-9, _ and -.
+    #[schema(example = "acme")]
+    id: String,
+    /// A name for people.
+    #[serde(default)]
+    name: Option<String>,
+}
+
+/// A tenant.
+#[derive(Serialize, ToSchema)]
+pub(super) struct TenantView {
+    /// Its id.
+    #[schema(value_type = String)]
+    id: TenantId,
+    /// A name for people.
+    name: Option<String>,
+    /// When it was made.
+    #[schema(value_type = String, format = DateTime)]
+    created_at: Time,
+}
+
+impl From<Tenant> for TenantView {
+    fn from(tenant: Tenant) -> Self {
+        Self { id: tenant.id, name: tenant.name, created_at: tenant.created_at }
+    }
+}
+
+/// Make a tenant
+#[utoipa::path(
+    post, path = "/v1/tenants", tag = "tenants", request_body = TenantCreate,
+    responses(
+        (status = 201, body = TenantView),
+        (status = 400, body = Problem), (status = 401, body = Problem), (status = 403, body = Problem),
+        (status = 409, body = Problem), (status = 413, body = Problem), (status = 415, body = Problem),
+        (status = 503, body = Problem),
+    ),
+)]
+async fn create(
+    State(app): State<AppState>,
+    Who(caller): Who,
+    Json(input): Json<TenantCreate>,
+) -> Result<Response, Problem> {
+    caller.must_be_admin()?;
+    let tenant = app.create_tenant(&input.id, input.name).await?;
+    Ok((StatusCode::CREATED, axum::Json(TenantView::from(tenant))).into_response())
+}
+
+/// List tenants
+#[utoipa::path(
+    get, path = "/v1/tenants", tag = "tenants", params(Paging),
+    responses(
+        (status = 200, description = "By id", body = Page<TenantView>),
+        (status = 400, body = Problem), (status = 401, body = Problem), (status = 403, body = Problem),
+        (status = 503, body = Problem),
+    ),
+)]
+async fn list(
+    State(app): State<AppState>,
+    Who(caller): Who,
+    Query(paging): Query<Paging>,
+) -> Result<axum::Json<Page<TenantView>>, Problem> {
+    caller.must_be_admin()?;
+    let tenants = app.list_tenants(paging.request()?).await?;
+    Ok(axum::Json(paging.page(tenants, |tenant| tenant.id.clone(), TenantView::from)))
+}
+
+/// The tenant that a path names, for an admin.
+async fn named(app: &AppState, caller: &Caller, id: &str) -> Result<TenantId, Problem> {
+    caller.must_be_admin()?;
+    let id = TenantId::parse(id).map_err(|_| AppError::NotFound("tenant"))?;
+    Ok(app.tenant(id).await?.id)
+}
+
+/// Get a tenant
+#[utoipa::path(
+    get, path = "/v1/tenants/{id}", tag = "tenants", params(("id" = String, Path)),
+    responses(
+        (status = 200, body = TenantView),
+        (status = 401, body = Problem), (status = 403, body = Problem), (status = 404, body = Problem),
+        (status = 503, body = Problem),
+    ),
+)]
+async fn get(
+    State(app): State<AppState>,
+    Who(caller): Who,
+    axum::extract::Path(id): axum::extract::Path<String>,
+) -> Result<axum::Json<TenantView>, Problem> {
+    let id = named(&app, &caller, &id).await?;
+    Ok(axum::Json(app.tenant(id).await?.into()))
+}
+
+/// An API key to make.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct KeyCreate {
+    /// What it is for.
+    #[serde(default)]
+    #[schema(example = "checkout service")]
+    name: String,
+    /// What it may be used for; everything if left out.
+    #[serde(default)]
+    scopes: Option<Vec<Scope>>,
+}
+
+/// An API key.
+#[derive(Serialize, ToSchema)]
+pub(super) struct KeyView {
+    /// Its id, for revoking it.
+    #[schema(value_type = String)]
+    id: KeyId,
+    /// Whose it is; null for an admin key.
+    #[schema(value_type = Option<String>)]
+    tenant_id: Option<TenantId>,
+    /// What it is for.
+    name: String,
+    /// What it may be used for.
+    scopes: Vec<Scope>,
+    /// The key itself, shown this once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+    /// When it was made.
+    #[schema(value_type = String, format = DateTime)]
+    created_at: Time,
+    /// When it was revoked.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    revoked_at: Option<Time>,
+}
+
+impl From<ApiKey> for KeyView {
+    fn from(key: ApiKey) -> Self {
+        Self {
+            id: key.id,
+            tenant_id: key.tenant,
+            name: key.name,
+            scopes: Scope::from_bits(key.scopes),
+            key: None,
+            created_at: key.created_at,
+            revoked_at: key.revoked_at,
+        }
+    }
+}
+
+async fn made_key(app: &AppState, tenant: Option<TenantId>, input: KeyCreate) -> Result<Response, Problem> {
+    let scopes = input.scopes.unwrap_or(Scope::ALL.to_vec());
+    let (key, secret) = app.create_key(tenant, input.name, &scopes).await?;
+    let view = KeyView { key: Some(secret), ..key.into() };
+    Ok((StatusCode::CREATED, axum::Json(view)).into_response())
+}
+
+/// Make an API key for a tenant
+#[utoipa::path(
+    post, path = "/v1/tenants/{id}/api-keys", tag = "tenants", params(("id" = String, Path)),
+    request_body = KeyCreate,
+    responses(
+        (status = 201, description = "`key` is shown this once", body = KeyView),
+        (status = 400, body = Problem), (status = 401, body = Problem), (status = 403, body = Problem),
+        (status = 404, body = Problem), (status = 413, body = Problem), (status = 415, body = Problem),
+        (status = 503, body = Problem),
+    ),
+)]
+async fn create_key(
+    State(app): State<AppState>,
+    Who(caller): Who,
+    axum::extract::Path(id): axum::extract::Path<String>,
+    Json(input): Json<KeyCreate>,
+) -> Result<Response, Problem> {
+    let tenant = named(&app, &caller, &id).await?;
+    made_key(&app, Some(tenant), input).await
+}
+
+/// List a tenant's API keys
+#[utoipa::path(
+    get, path = "/v1/tenants/{id}/api-keys", tag = "tenants", params(("id" = String, Path), Paging),
+    responses(
+        (status = 200, description = "Newest first", body = Page<KeyView>),
+        (status = 400, body = Problem), (status = 401, body = Problem), (status = 403, body = Problem),
+        (status = 404, body = Problem), (status = 503, body = Problem),
+    ),
+)]
+async fn list_keys(
+    State(app): State<AppState>,
+    Who(caller): Who,
+    axum::extract::Path(id): axum::extract::Path<String>,
+    Query(paging): Query<Paging>,
+) -> Result<axum::Json<Page<KeyView>>, Problem> {
+    let tenant = named(&app, &caller, &id).await?;
+    let keys = app.list_keys(Some(tenant), paging.request()?).await?;
+    Ok(axum::Json(paging.page(keys, |key| key.id, KeyView::from)))
+}
+
+/// Revoke a tenant's API key
+///
+/// It stops working at once.
+#[utoipa::path(
+    delete, path = "/v1/tenants/{id}/api-keys/{key_id}", tag = "tenants",
+    params(("id" = String, Path), ("key_id" = String, Path)),
+    responses(
+        (status = 204, description = "Revoked"),
+        (status = 401, body = Problem), (status = 403, body = Problem), (status = 404, body = Problem),
+        (status = 503, body = Problem),
+    ),
+)]
+async fn revoke_key(
+    State(app): State<AppState>,
+    Who(caller): Who,
+    axum::extract::Path((id, key)): axum::extract::Path<(String, String)>,
+) -> Result<StatusCode, Problem> {
+    let tenant = named(&app, &caller, &id).await?;
+    app.revoke_key(Some(tenant), key_id(&key)?).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn key_id(text: &str) -> Result<KeyId, Problem> {
+    text.parse().map_err(|_| AppError::NotFound("live API key").into())
+}
+
+/// Make an admin key
+#[utoipa::path(
+    post, path = "/v1/admin-keys", tag = "tenants", request_body = KeyCreate,
+    responses(
+        (status = 201, description = "`key` is shown this once", body = KeyView),
+        (status = 400, body = Problem), (status = 401, body = Problem), (status = 403, body = Problem),
+        (status = 413, body = Problem), (status = 415, body = Problem), (status = 503, body = Problem),
+    ),
+)]
+async fn create_admin_key(
+    State(app): State<AppState>,
+    Who(caller): Who,
+    Json(input): Json<KeyCreate>,
+) -> Result<Response, Problem> {
+    caller.must_be_admin()?;
+    made_key(&app, None, input).await
+}
+
+/// List admin keys
+///
+/// The one that was configured is not among them.
+#[utoipa::path(
+    get, path = "/v1/admin-keys", tag = "tenants", params(Paging),
+    responses(
+        (status = 200, description = "Newest first", body = Page<KeyView>),
+        (status = 400, body = Problem), (status = 401, body = Problem), (status = 403, body = Problem),
+        (status = 503, body = Problem),
+    ),
+)]
+async fn list_admin_keys(
+    State(app): State<AppState>,
+    Who(caller): Who,
+    Query(paging): Query<Paging>,
+) -> Result<axum::Json<Page<KeyView>>, Problem> {
+    caller.must_be_admin()?;
+    let keys = app.list_keys(None, paging.request()?).await?;
+    Ok(axum::Json(paging.page(keys, |key| key.id, KeyView::from)))
+}
+
+/// Revoke an admin key
+#[utoipa::path(
+    delete, path = "/v1/admin-keys/{key_id}", tag = "tenants", params(("key_id" = String, Path)),
+    responses(
+        (status = 204, description = "Revoked"),
+        (status = 401, body = Problem), (status = 403, body = Problem), (status = 404, body = Problem),
+        (status = 503, body = Problem),
+    ),
+)]
+async fn revoke_admin_key(
+    State(app): State<AppState>,
+    Who(caller): Who,
+    axum::extract::Path(key): axum::extract::Path<String>,
+) -> Result<StatusCode, Problem> {
+    caller.must_be_admin()?;
+    app.revoke_key(None, key_id(&key)?).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,222 @@
+//! Who is calling, and what they may do. Keys are known by their hash and looked up in memory, so that a
+//! revoked one stops working with the answer to its revocation.
+
+use std::{collections::HashMap, sync::Arc};
+
+use parking_lot::RwLock;
+use redrive_core::{KeyId, TenantId, Time};
+use redrive_engine::clock;
+use redrive_store::{ApiKey, Store, StoreError};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use super::AppError;
+
+/// What a key may be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// Publish events.
+    Publish,
+    /// Look at everything of the tenant.
+    Read,
+    /// Change everything of the tenant; takes in `read`.
+    Manage,
+}
+
+impl Scope {
+    /// Every scope.
+    pub const ALL: [Self; 3] = [Self::Publish, Self::Read, Self::Manage];
+
+    fn bit(self) -> u32 {
+        match self {
+            Self::Publish => 1,
+            Self::Read => 2,
+            Self::Manage => 4,
+        }
+    }
+
+    /// The name used everywhere.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Publish => "publish",
+            Self::Read => "read",
+            Self::Manage => "manage",
+        }
+    }
+
+    /// Scopes as they are stored.
+    pub fn to_bits(scopes: &[Self]) -> u32 {
+        scopes.iter().fold(0, |bits, scope| bits | scope.bit())
+    }
+
+    /// Scopes as they were stored.
+    pub fn from_bits(bits: u32) -> Vec<Self> {
+        Self::ALL.into_iter().filter(|scope| bits & scope.bit() != 0).collect()
+    }
+}
+
+/// Somebody with a valid key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Caller {
+    /// May do everything, for any tenant.
+    Admin,
+    /// Acts for one tenant.
+    Tenant {
+        /// The tenant.
+        tenant: TenantId,
+        /// What the key may be used for, as bits.
+        scopes: u32,
+    },
+}
+
+impl Caller {
+    /// The tenant to act for, if the key allows this scope there. Only an admin may name another tenant.
+    pub fn acts_for(&self, scope: Scope, named: Option<&str>) -> Result<TenantId, AppError> {
+        match self {
+            Self::Admin => Ok(named.map(TenantId::parse).transpose()?.unwrap_or_default()),
+            Self::Tenant { tenant, scopes } => {
+                if named.is_some_and(|named| named != tenant.as_str()) {
+                    return Err(AppError::Forbidden("tenant_id names another tenant; leave it out".into()));
+                }
+                let enough =
+                    scopes & scope.bit() != 0 || scope == Scope::Read && scopes & Scope::Manage.bit() != 0;
+                if !enough {
+                    let name = scope.name();
+                    return Err(AppError::Forbidden(format!("this key lacks the scope \"{name}\"")));
+                }
+                Ok(tenant.clone())
+            }
+        }
+    }
+
+    /// Refuses everybody but an admin.
+    pub fn must_be_admin(&self) -> Result<(), AppError> {
+        match self {
+            Self::Admin => Ok(()),
+            Self::Tenant { .. } => Err(AppError::Forbidden("this needs an admin key".into())),
+        }
+    }
+}
+
+/// The SHA-256 of a key: all that is kept of it.
+pub fn hash_key(key: &str) -> [u8; 32] {
+    Sha256::digest(key).into()
+}
+
+/// A new key: 256 random bits.
+pub fn new_key() -> String {
+    let hex: String = clock::secret_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("rdk_{hex}")
+}
+
+/// The keys that are valid now.
+pub struct Keys {
+    // Hashes of 256 random bits: how long a look-up takes tells nothing about any key.
+    live: RwLock<HashMap<[u8; 32], Arc<Caller>>>,
+    admin: Option<[u8; 32]>,
+}
+
+impl Keys {
+    /// Reads the live keys from the store; `admin` is the admin key that was configured.
+    pub async fn load(store: &dyn Store, admin: Option<&str>) -> Result<Self, StoreError> {
+        let keys = Self { live: RwLock::default(), admin: admin.map(hash_key) };
+        for key in store.live_keys().await? {
+            keys.add(&key);
+        }
+        Ok(keys)
+    }
+
+    /// Whether anybody could act as an admin.
+    pub fn has_admin(&self) -> bool {
+        self.admin.is_some() || self.live.read().values().any(|caller| **caller == Caller::Admin)
+    }
+
+    /// Whose key this is.
+    pub fn caller(&self, key: &str) -> Option<Arc<Caller>> {
+        let hash = hash_key(key);
+        if self.admin.is_some_and(|admin| bool::from(admin.ct_eq(&hash))) {
+            return Some(Arc::new(Caller::Admin));
+        }
+        self.live.read().get(&hash).cloned()
+    }
+
+    fn add(&self, key: &ApiKey) {
+        let caller = match &key.tenant {
+            None => Caller::Admin,
+            Some(tenant) => Caller::Tenant { tenant: tenant.clone(), scopes: key.scopes },
+        };
+        self.live.write().insert(key.hash, Arc::new(caller));
+    }
+
+    /// Makes a key and stores it. Gives the key itself, this once. None: no such tenant.
+    pub async fn create(
+        &self,
+        store: &dyn Store,
+        tenant: Option<TenantId>,
+        name: String,
+        scopes: &[Scope],
+        now: Time,
+    ) -> Result<Option<(ApiKey, String)>, StoreError> {
+        let secret = new_key();
+        let key = ApiKey {
+            id: KeyId::new(now, &clock::randomness()),
+            tenant,
+            name,
+            hash: hash_key(&secret),
+            scopes: Scope::to_bits(scopes),
+            created_at: now,
+            revoked_at: None,
+        };
+        if !store.create_key(key.clone()).await? {
+            return Ok(None);
+        }
+        self.add(&key);
+        Ok(Some((key, secret)))
+    }
+
+    /// Takes a key out of use. False: no such live key of that tenant.
+    pub async fn revoke(
+        &self,
+        store: &dyn Store,
+        tenant: Option<TenantId>,
+        id: KeyId,
+        now: Time,
+    ) -> Result<bool, StoreError> {
+        if !store.revoke_key(tenant, id, now).await? {
+            return Ok(false);
+        }
+        let live = store.live_keys().await?;
+        self.live.write().retain(|hash, _| live.iter().any(|key| key.hash == *hash));
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(scopes: &[Scope]) -> Caller {
+        Caller::Tenant { tenant: TenantId::parse("acme").unwrap(), scopes: Scope::to_bits(scopes) }
+    }
+
+    #[test]
+    fn scopes_are_kept_apart() {
+        let may = |scopes: &[Scope], scope| key(scopes).acts_for(scope, None).is_ok();
+        assert!(may(&[Scope::Publish], Scope::Publish));
+        assert!(!may(&[Scope::Publish], Scope::Read));
+        assert!(!may(&[Scope::Read], Scope::Manage));
+        assert!(may(&[Scope::Manage], Scope::Read), "whoever changes things sees them");
+        assert!(!may(&[Scope::Manage], Scope::Publish));
+        assert_eq!(Scope::from_bits(Scope::to_bits(&Scope::ALL)), Scope::ALL);
+    }
+
+    #[test]
+    fn only_an_admin_names_tenants() {
+        assert_eq!(Caller::Admin.acts_for(Scope::Read, None).unwrap().as_str(), "default");
+        assert_eq!(Caller::Admin.acts_for(Scope::Read, Some("acme")).unwrap().as_str(), "acme");
+        assert!(key(&Scope::ALL).acts_for(Scope::Read, Some("acme")).is_ok());
+        assert!(key(&Scope::ALL).acts_for(Scope::Read, Some("other")).is_err());
+        assert!(key(&Scope::ALL).must_be_admin().is_err());
+    }
+}

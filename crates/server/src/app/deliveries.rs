@@ -1,0 +1,131 @@
+//! Deliveries: what became of them, why they wait, retrying and cancelling.
+
+use redrive_core::{DeliveryId, DeliveryStatus, TenantId, Time};
+use redrive_engine::Whereabouts;
+use redrive_store::{
+    Cancelled, Delivery, DeliveryCursor, DeliveryFilter, PageRequest, Redriven, StatusFilter, StoredAttempt,
+};
+
+use super::{App, AppError};
+
+/// What a pending delivery waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitingOn {
+    /// Its next attempt is not due yet.
+    Schedule,
+    /// Its webhook has as many requests under way as it may have.
+    InFlightLimit,
+    /// The server has as much under way as it may have.
+    Capacity,
+}
+
+/// A delivery as people see it now.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// The delivery, with `InFlight` where a request is under way.
+    pub delivery: Delivery,
+    /// What it waits for.
+    pub waiting_on: Option<WaitingOn>,
+    /// When it is due, where that is known.
+    pub next_attempt_at: Option<Time>,
+    /// How many attempts its webhook allows.
+    pub max_attempts: Option<u32>,
+}
+
+impl App {
+    /// One delivery.
+    pub async fn delivery(&self, tenant: TenantId, id: DeliveryId) -> Result<Seen, AppError> {
+        let found = self.store().delivery(tenant, id).await?;
+        Ok(self.see(found.ok_or(AppError::NotFound("delivery"))?).await)
+    }
+
+    /// Deliveries, newest event first.
+    pub async fn list_deliveries(
+        &self,
+        tenant: TenantId,
+        filter: DeliveryFilter,
+        page: PageRequest<DeliveryCursor>,
+    ) -> Result<Vec<Seen>, AppError> {
+        let wanted = filter.status;
+        let found = self.store().list_deliveries(tenant, filter, page).await?;
+        let mut seen = self.see_all(found).await;
+        // The store knows what a node has; which of that is on the wire only the node knows.
+        if wanted == Some(StatusFilter::Is(DeliveryStatus::InFlight)) {
+            seen.retain(|seen| seen.delivery.status == DeliveryStatus::InFlight);
+        }
+        Ok(seen)
+    }
+
+    /// Dead deliveries that were not redriven.
+    pub async fn list_dead(
+        &self,
+        tenant: TenantId,
+        filter: DeliveryFilter,
+        page: PageRequest<DeliveryId>,
+    ) -> Result<Vec<Seen>, AppError> {
+        let found = self.store().list_dead(tenant, filter, page).await?;
+        Ok(self.see_all(found).await)
+    }
+
+    /// The attempts of one delivery.
+    pub async fn attempts(&self, tenant: TenantId, id: DeliveryId) -> Result<Vec<StoredAttempt>, AppError> {
+        self.store().attempts(tenant, id).await?.ok_or(AppError::NotFound("delivery"))
+    }
+
+    /// Makes a pending delivery due now, or an ended one a new round. Gives the delivery to watch.
+    pub async fn retry(&self, tenant: TenantId, id: DeliveryId) -> Result<DeliveryId, AppError> {
+        match self.engine.retry(tenant, id).await? {
+            Redriven::DueNow(id) | Redriven::NewRound(id) => Ok(id),
+            Redriven::AlreadyAs(round) => Err(AppError::conflict(
+                "already_redriven",
+                format!("this delivery was redriven as {round}; retry that one instead"),
+            )),
+            Redriven::Missing => Err(AppError::NotFound("delivery")),
+        }
+    }
+
+    /// Calls a delivery off.
+    pub async fn cancel(&self, tenant: TenantId, id: DeliveryId) -> Result<(), AppError> {
+        let seen = self.delivery(tenant.clone(), id).await?;
+        let reason = "cancelled by request".to_owned();
+        match self.engine.cancel(tenant, id, seen.delivery.webhook, reason).await? {
+            Cancelled::Done | Cancelled::Requested => Ok(()),
+            Cancelled::Over(status) => {
+                let status = status.name();
+                Err(AppError::conflict("already_over", format!("the delivery is already {status}")))
+            }
+            Cancelled::Missing => Err(AppError::NotFound("delivery")),
+        }
+    }
+
+    async fn see_all(&self, found: Vec<Delivery>) -> Vec<Seen> {
+        let mut seen = Vec::with_capacity(found.len());
+        for delivery in found {
+            seen.push(self.see(delivery).await);
+        }
+        seen
+    }
+
+    /// Adds what only this node knows.
+    async fn see(&self, mut delivery: Delivery) -> Seen {
+        let max_attempts = self.engine.max_attempts(delivery.webhook).await;
+        if delivery.status != DeliveryStatus::Pending {
+            return Seen { delivery, waiting_on: None, next_attempt_at: None, max_attempts };
+        }
+        let now = self.engine.clock().now();
+        let (waiting_on, next_attempt_at) = match delivery.due {
+            Some(due) if due > now => (Some(WaitingOn::Schedule), Some(due)),
+            Some(_) => (Some(WaitingOn::Capacity), None),
+            None => match self.engine.whereabouts(delivery.webhook, delivery.id) {
+                Some(Whereabouts::Sending) => {
+                    delivery.status = DeliveryStatus::InFlight;
+                    (None, None)
+                }
+                Some(Whereabouts::InFlightLimit) => (Some(WaitingOn::InFlightLimit), None),
+                Some(Whereabouts::Capacity) | None => (Some(WaitingOn::Capacity), None),
+            },
+        };
+        Seen { delivery, waiting_on, next_attempt_at, max_attempts }
+    }
+}

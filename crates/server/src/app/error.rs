@@ -1,0 +1,78 @@
+//! Why something was not done, in terms of the use case. Surfaces translate it; nobody logs it twice.
+
+use redrive_core::Invalid;
+use redrive_engine::{ChangeError, PublishError, ReplayError};
+use redrive_store::StoreError;
+
+/// Why a use case was not carried out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AppError {
+    /// No key, or one that is not known.
+    #[error("send a valid API key as `Authorization: Bearer <key>`")]
+    Unauthorized,
+    /// The key may not do this.
+    #[error("{0}")]
+    Forbidden(String),
+    /// Something in the request is wrong.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// There is no such thing, or it is somebody else's.
+    #[error("there is no such {0}")]
+    NotFound(&'static str),
+    /// It does not fit with how things are.
+    #[error("{detail}")]
+    Conflict {
+        /// A stable name for programs.
+        code: &'static str,
+        /// What to do, for people.
+        detail: String,
+    },
+    /// The payload is too large.
+    #[error("{0}")]
+    TooLarge(String),
+    /// The store cannot do it now.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl AppError {
+    pub(crate) fn conflict(code: &'static str, detail: impl Into<String>) -> Self {
+        Self::Conflict { code, detail: detail.into() }
+    }
+}
+
+impl From<PublishError> for AppError {
+    fn from(error: PublishError) -> Self {
+        match error {
+            PublishError::Invalid(invalid) => invalid.into(),
+            PublishError::Reserved => Invalid::new("event_type", error.to_string()).into(),
+            PublishError::KeyReused(_) => {
+                Self::conflict("idempotency_key_reused", format!("{error}; use a new key for a new event"))
+            }
+            PublishError::NoTenant => Self::NotFound("tenant"),
+            PublishError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<ReplayError> for AppError {
+    fn from(error: ReplayError) -> Self {
+        match error {
+            ReplayError::Missing => Self::NotFound("event"),
+            ReplayError::NoWebhook(_) => Self::NotFound("webhook"),
+            ReplayError::Nobody => Self::conflict("nothing_to_replay", error.to_string()),
+            ReplayError::StillPending(_) => Self::conflict("still_pending", error.to_string()),
+            ReplayError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<ChangeError<AppError>> for AppError {
+    fn from(error: ChangeError<AppError>) -> Self {
+        match error {
+            ChangeError::Missing => Self::NotFound("webhook"),
+            ChangeError::Refused(error) => error,
+            ChangeError::Store(error) => error.into(),
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Publishing, looking events up, replaying them.
+
+use redrive_core::{DeliveryId, EventId, TenantId};
+use redrive_engine::{Draft, Receipt, ReplayTo};
+use redrive_store::{EventFilter, PageRequest, StoredAttempt, StoredEvent};
+
+use super::{App, AppError};
+
+impl App {
+    /// Publishes an event, unless its payload is too large.
+    pub async fn publish(&self, draft: Draft) -> Result<Receipt, AppError> {
+        let most = self.rules.max_payload_bytes;
+        if draft.data.len() > most {
+            let size = draft.data.len();
+            return Err(AppError::TooLarge(format!(
+                "data is {size} bytes; at most {most} are allowed. Publish a reference to larger content instead"
+            )));
+        }
+        Ok(self.engine.publish(draft).await?)
+    }
+
+    /// One event.
+    pub async fn event(&self, tenant: TenantId, id: EventId) -> Result<StoredEvent, AppError> {
+        self.store().event(tenant, id).await?.ok_or(AppError::NotFound("event"))
+    }
+
+    /// Events, newest first.
+    pub async fn list_events(
+        &self,
+        tenant: TenantId,
+        filter: EventFilter,
+        page: PageRequest<EventId>,
+    ) -> Result<Vec<StoredEvent>, AppError> {
+        Ok(self.store().list_events(tenant, filter, page).await?)
+    }
+
+    /// The attempts of all deliveries of an event.
+    pub async fn attempts_of_event(
+        &self,
+        tenant: TenantId,
+        event: EventId,
+    ) -> Result<Vec<StoredAttempt>, AppError> {
+        self.store().attempts_of_event(tenant, event).await?.ok_or(AppError::NotFound("event"))
+    }
+
+    /// Delivers an event again.
+    pub async fn replay(
+        &self,
+        tenant: TenantId,
+        event: EventId,
+        to: ReplayTo,
+    ) -> Result<Vec<DeliveryId>, AppError> {
+        self.event(tenant.clone(), event).await?;
+        Ok(self.engine.replay(tenant, event, to).await?)
+    }
+}

@@ -1,0 +1,70 @@
+//! Tenants and their keys, for admins.
+
+use redrive_core::{Invalid, KeyId, TenantId};
+use redrive_store::{ApiKey, PageRequest, Tenant};
+
+use super::{App, AppError, Scope};
+
+impl App {
+    /// Makes a tenant.
+    pub async fn create_tenant(&self, id: &str, name: Option<String>) -> Result<Tenant, AppError> {
+        let id = TenantId::parse(id).map_err(|invalid| Invalid::new("id", invalid.message))?;
+        if name.as_ref().is_some_and(|name| name.len() > 256 || name.chars().any(char::is_control)) {
+            return Err(Invalid::new("name", "must be at most 256 bytes without control characters").into());
+        }
+        let tenant = Tenant { id, name, created_at: self.engine.clock().now() };
+        if !self.store().create_tenant(tenant.clone()).await? {
+            return Err(AppError::conflict(
+                "tenant_exists",
+                format!("the tenant {} exists already", tenant.id),
+            ));
+        }
+        Ok(tenant)
+    }
+
+    /// One tenant.
+    pub async fn tenant(&self, id: TenantId) -> Result<Tenant, AppError> {
+        self.store().tenant(id).await?.ok_or(AppError::NotFound("tenant"))
+    }
+
+    /// Tenants by name.
+    pub async fn list_tenants(&self, page: PageRequest<TenantId>) -> Result<Vec<Tenant>, AppError> {
+        Ok(self.store().list_tenants(page).await?)
+    }
+
+    /// Makes a key for a tenant, or with none an admin key. The key itself is given this once.
+    pub async fn create_key(
+        &self,
+        tenant: Option<TenantId>,
+        name: String,
+        scopes: &[Scope],
+    ) -> Result<(ApiKey, String), AppError> {
+        if name.len() > 256 || name.chars().any(char::is_control) {
+            return Err(Invalid::new("name", "must be at most 256 bytes without control characters").into());
+        }
+        if scopes.is_empty() {
+            return Err(Invalid::new("scopes", "must name at least one of publish, read, manage").into());
+        }
+        let now = self.engine.clock().now();
+        let made = self.keys.create(self.store(), tenant, name, scopes, now).await?;
+        made.ok_or(AppError::NotFound("tenant"))
+    }
+
+    /// The keys of a tenant, or with none the admin keys.
+    pub async fn list_keys(
+        &self,
+        tenant: Option<TenantId>,
+        page: PageRequest<KeyId>,
+    ) -> Result<Vec<ApiKey>, AppError> {
+        Ok(self.store().list_keys(tenant, page).await?)
+    }
+
+    /// Revokes a key; it stops working at once.
+    pub async fn revoke_key(&self, tenant: Option<TenantId>, id: KeyId) -> Result<(), AppError> {
+        let now = self.engine.clock().now();
+        match self.keys.revoke(self.store(), tenant, id, now).await? {
+            true => Ok(()),
+            false => Err(AppError::NotFound("live API key")),
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The command line.
+
+mod keys;
+mod remote;
+mod run;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{self, Config, ConfigError, Overrides, Profile};
+
+/// Webhook delivery that never loses an event.
+#[derive(Parser)]
+#[command(name = "redrive", version, about, disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Start on this machine, ready to try: data in ./redrive-data, http and loopback targets allowed.
+    Dev(ServerArgs),
+    /// Start for real: https to public addresses only, unless the configuration says otherwise.
+    Serve(ServerArgs),
+    /// Make, list and revoke API keys.
+    Keys {
+        #[command(subcommand)]
+        command: keys::KeysCommand,
+    },
+    /// Show or check the configuration.
+    Config {
+        #[command(subcommand)]
+        command: ConfigCommand,
+    },
+}
+
+#[derive(Args, Clone)]
+struct ServerArgs {
+    /// A TOML file with settings; see docs/configuration.md.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Address and port to listen on; port 0 picks a free one.
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: Option<String>,
+    /// Where events are kept: sqlite:PATH.
+    #[arg(long, value_name = "URL")]
+    database_url: Option<String>,
+}
+
+impl ServerArgs {
+    fn load(&self, profile: Profile) -> Result<Config, ConfigError> {
+        let flags = Overrides { listen: self.listen.clone(), database_url: self.database_url.clone() };
+        config::load(profile, self.config.as_deref(), &flags)
+    }
+}
+
+#[derive(Subcommand)]
+enum ConfigCommand {
+    /// Print the settings in force, secrets redacted.
+    Show(ProfileArgs),
+    /// Say whether the settings can be used.
+    Check(ProfileArgs),
+}
+
+#[derive(Args)]
+struct ProfileArgs {
+    /// Use the defaults of `redrive dev` instead of those of `redrive serve`.
+    #[arg(long)]
+    dev: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+impl ProfileArgs {
+    fn load(&self) -> Result<Config, ConfigError> {
+        self.server.load(if self.dev { Profile::Dev } else { Profile::Serve })
+    }
+}
+
+/// Why a command failed, in words for whoever typed it.
+#[derive(Debug, thiserror::Error)]
+enum CliError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Open(#[from] redrive_store::OpenError),
+    #[error(transparent)]
+    Store(#[from] redrive_store::StoreError),
+    #[error(transparent)]
+    App(#[from] crate::app::AppError),
+    #[error("{0}")]
+    Said(String),
+}
+
+impl CliError {
+    fn said(text: impl Into<String>) -> Self {
+        Self::Said(text.into())
+    }
+}
+
+/// Runs the command line.
+pub fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Dev(args) => {
+            args.load(Profile::Dev).map_err(Into::into).and_then(|c| run::run(c, Profile::Dev))
+        }
+        Command::Serve(args) => {
+            args.load(Profile::Serve).map_err(Into::into).and_then(|c| run::run(c, Profile::Serve))
+        }
+        Command::Keys { command } => keys::run(command),
+        Command::Config { command } => configuration(command),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "the answer of a command goes to standard output")]
+fn configuration(command: ConfigCommand) -> Result<(), CliError> {
+    match command {
+        ConfigCommand::Show(args) => {
+            let text = toml::to_string(&args.load()?).map_err(|error| CliError::said(error.to_string()))?;
+            print!("{text}");
+        }
+        ConfigCommand::Check(args) => {
+            args.load()?;
+            println!("The configuration can be used.");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,198 @@
+//! `redrive dev` and `redrive serve`: put everything together, run, and come to a clean end.
+
+use std::{
+    io::Write,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use prometheus_client::registry::Registry;
+use redrive_core::{address::AddressRules, webhook::UrlRules};
+use redrive_egress::Client;
+use redrive_engine::{
+    Engine,
+    clock::{self, Clock},
+};
+use redrive_store::{
+    Store,
+    sqlite::{Options, Sqlite},
+};
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::CliError;
+use crate::{
+    api,
+    app::{App, Keys, Rules, auth},
+    config::{Config, Profile},
+    http, telemetry,
+};
+
+/// Runs a server until it is told to stop.
+pub(super) fn run(config: Config, profile: Profile) -> Result<(), CliError> {
+    telemetry::start(&config.log.level).map_err(|error| CliError::said(format!("log.level: {error}")))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| CliError::said(format!("the runtime cannot be started: {error}")))?;
+    runtime.block_on(serve(config, profile))
+}
+
+async fn serve(config: Config, profile: Profile) -> Result<(), CliError> {
+    let path = config.database_path()?;
+    let store = Sqlite::open(&Options::at(&path))?;
+    let store: Arc<dyn Store> = Arc::new(store);
+    let admin_key = admin_key(&config, profile, &path)?;
+    let keys = Keys::load(&*store, admin_key.as_ref().map(|(key, _)| key.as_str())).await?;
+    if !keys.has_admin() {
+        return Err(CliError::said(
+            "nobody could administer this server: set REDRIVE_ADMIN_KEY (make one with: openssl rand -hex 32), \
+             or make a key first with: redrive keys create --admin",
+        ));
+    }
+    let listener = listen(config.server.listen).await?;
+    let address = listener.local_addr().map_err(|error| CliError::said(error.to_string()))?;
+    let app = assemble(&config, store, keys, address).await?;
+    announce(profile, address, admin_key.as_ref());
+    let stop = stop_on_signal()?;
+    let patience = config.server.drain_deadline.get();
+    let router = api::router(app.clone());
+    let draining = app.clone();
+    let server = http::serve(listener, router, config.server.max_connections, stop.clone(), patience);
+    let drain = async {
+        stop.cancelled().await;
+        tracing::info!("stopping: finishing what is under way");
+        draining.start_draining();
+    };
+    tokio::join!(server, drain);
+    app.engine().drain(patience).await;
+    Ok(())
+}
+
+async fn assemble(
+    config: &Config,
+    store: Arc<dyn Store>,
+    keys: Keys,
+    address: SocketAddr,
+) -> Result<Arc<App>, CliError> {
+    let egress = Client::new(redrive_egress::Config {
+        rules: AddressRules { allow: config.egress.allow_networks.clone() },
+        connect_timeout: config.egress.connect_timeout.get(),
+        dns_timeout: config.egress.dns_timeout.get(),
+        max_response_bytes: config.egress.max_response_bytes,
+        idle_per_host: 256,
+        own_listeners: vec![address],
+        ..redrive_egress::Config::new(clock::ticks)
+    });
+    let egress = egress.map_err(|error| CliError::said(error.to_string()))?;
+    let mut metrics = Registry::default();
+    let settings = config.engine_settings()?;
+    let clock = Clock::at_speed(config.dev.clock_speed);
+    let engine = Engine::start(store, egress, clock, settings, &mut metrics).await?;
+    let rules = Rules {
+        urls: UrlRules { allow_http: config.egress.allow_http },
+        max_payload_bytes: config.events.max_payload_bytes,
+    };
+    Ok(App::new(engine, keys, rules, metrics))
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, CliError> {
+    TcpListener::bind(address).await.map_err(|error| {
+        CliError::said(format!("cannot listen on {address}: {error}; choose another with --listen ADDR:PORT"))
+    })
+}
+
+/// Where a key came from.
+enum KeySource {
+    Configured,
+    File(PathBuf),
+}
+
+/// The admin key: the configured one, or for `redrive dev` one that is made once and kept beside the data.
+fn admin_key(
+    config: &Config,
+    profile: Profile,
+    database: &Path,
+) -> Result<Option<(String, KeySource)>, CliError> {
+    if let Some(key) = &config.auth.admin_key {
+        return Ok(Some((key.reveal().to_owned(), KeySource::Configured)));
+    }
+    if profile == Profile::Serve {
+        return Ok(None);
+    }
+    let path = dev_key_path(database);
+    if let Ok(key) = std::fs::read_to_string(&path) {
+        return Ok(Some((key.trim().to_owned(), KeySource::File(path))));
+    }
+    let key = auth::new_key();
+    write_private(&path, &key).map_err(|error| CliError::said(format!("{}: {error}", path.display())))?;
+    Ok(Some((key, KeySource::File(path))))
+}
+
+/// Where `redrive dev` keeps the key it made.
+pub(super) fn dev_key_path(database: &Path) -> PathBuf {
+    database.with_file_name("admin.key")
+}
+
+fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    writeln!(options.open(path)?, "{text}")
+}
+
+#[expect(clippy::print_stdout, reason = "this is what a person who starts a server wants to see")]
+fn announce(profile: Profile, address: SocketAddr, admin_key: Option<&(String, KeySource)>) {
+    println!("Redrive {} is listening on http://{address}", env!("CARGO_PKG_VERSION"));
+    if profile == Profile::Serve {
+        return;
+    }
+    // A key that its owner configured is not repeated on a screen.
+    let key = match admin_key {
+        Some((key, KeySource::File(path))) => {
+            println!("The admin key is {key} (kept in {})", path.display());
+            key.as_str()
+        }
+        _ => "$REDRIVE_ADMIN_KEY",
+    };
+    println!(
+        r#"API documentation: http://{address}/docs
+
+Try it. Register a webhook (anything that listens on port 9000 will do), publish an event, see what became of it:
+
+  curl -s http://{address}/v1/webhooks -H "Authorization: Bearer {key}" -H "Content-Type: application/json" -d '{{"url": "http://127.0.0.1:9000/", "events": ["order.*"]}}'
+
+  curl -s http://{address}/v1/events -H "Authorization: Bearer {key}" -H "Content-Type: application/json" -d '{{"event_type": "order.created", "data": {{"order": 42}}}}'
+
+  curl -s http://{address}/v1/deliveries -H "Authorization: Bearer {key}"
+"#
+    );
+}
+
+/// The first signal asks for a clean end; the second ends at once.
+fn stop_on_signal() -> Result<CancellationToken, CliError> {
+    let failed = |error: std::io::Error| CliError::said(format!("signals cannot be heard: {error}"));
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    let stop = CancellationToken::new();
+    let token = stop.clone();
+    tokio::spawn(async move {
+        for heard in 0.. {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if heard > 0 {
+                tracing::warn!("a second signal: stopping at once; what is under way will be sent again");
+                std::process::exit(130);
+            }
+            token.cancel();
+        }
+    });
+    Ok(stop)
+}

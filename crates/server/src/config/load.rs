@@ -1,0 +1,254 @@
+//! File, then environment, then flags: the later wins. What is unknown is an error that names the nearest
+//! setting there is.
+
+use std::path::{Path, PathBuf};
+
+use toml::{Table, Value};
+
+use super::{Config, Hidden, Profile, SETTINGS, env_name};
+
+/// Why the settings cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("the configuration file {path} cannot be read: {reason}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// The file is no TOML.
+    #[error("the configuration file is not valid TOML: {0}")]
+    Syntax(String),
+    /// There is no such setting.
+    #[error("unknown setting {setting}{}", nearest(setting))]
+    Unknown {
+        /// What was written.
+        setting: String,
+    },
+    /// A value cannot be used.
+    #[error("{setting}: {reason}")]
+    Invalid {
+        /// The setting.
+        setting: String,
+        /// What is wrong and what would be right.
+        reason: String,
+    },
+}
+
+fn nearest(setting: &str) -> String {
+    let is_env = setting.starts_with("REDRIVE_");
+    let names = SETTINGS.iter().map(|known| if is_env { env_name(known.key) } else { known.key.to_owned() });
+    let scored = names.map(|name| (strsim::damerau_levenshtein(&name, setting), name));
+    match scored.min() {
+        Some((distance, name)) if distance <= 1 + setting.len() / 3 => format!("; did you mean {name}?"),
+        _ => "; see docs/configuration.md for the list".into(),
+    }
+}
+
+/// What flags say.
+#[derive(Clone, Debug, Default)]
+pub struct Overrides {
+    /// `--listen`.
+    pub listen: Option<String>,
+    /// `--database-url`.
+    pub database_url: Option<String>,
+}
+
+/// Reads all settings of a profile and checks them.
+pub fn load(profile: Profile, file: Option<&Path>, flags: &Overrides) -> Result<Config, ConfigError> {
+    let text = match file {
+        Some(path) => std::fs::read_to_string(path)
+            .map_err(|error| ConfigError::File { path: path.to_owned(), reason: error.to_string() })?,
+        None => String::new(),
+    };
+    let mut config = parse(profile, &text, std::env::vars())?;
+    let flags = [("server.listen", &flags.listen), ("database.url", &flags.database_url)];
+    let mut table = Table::new();
+    for (key, value) in flags {
+        if let Some(value) = value {
+            set(&mut table, key, Value::String(value.clone()));
+        }
+    }
+    if !table.is_empty() {
+        config = merge(&config, table)?;
+    }
+    read_admin_key_file(&mut config)?;
+    config.validate(profile)?;
+    Ok(config)
+}
+
+/// Reads a file's text and environment variables over the defaults.
+pub(super) fn parse(
+    profile: Profile,
+    text: &str,
+    environment: impl IntoIterator<Item = (String, String)>,
+) -> Result<Config, ConfigError> {
+    let mut table: Table =
+        text.parse().map_err(|error: toml::de::Error| ConfigError::Syntax(error.to_string()))?;
+    refuse_unknown("", &table)?;
+    for (name, value) in environment {
+        if !name.starts_with("REDRIVE_") {
+            continue;
+        }
+        let Some(setting) = SETTINGS.iter().find(|setting| env_name(setting.key) == name) else {
+            return Err(ConfigError::Unknown { setting: name });
+        };
+        set(&mut table, setting.key, env_value(setting.key, &value));
+    }
+    merge(&Config::defaults(profile), table)
+}
+
+fn refuse_unknown(prefix: &str, table: &Table) -> Result<(), ConfigError> {
+    for (name, value) in table {
+        let key = format!("{prefix}{name}");
+        match value {
+            Value::Table(inner) => refuse_unknown(&format!("{key}."), inner)?,
+            _ if SETTINGS.iter().any(|setting| setting.key == key) => {}
+            _ => return Err(ConfigError::Unknown { setting: key }),
+        }
+    }
+    Ok(())
+}
+
+/// Keys are texts whatever they look like; anything else is read as TOML, or else as a text.
+fn env_value(key: &str, value: &str) -> Value {
+    if key == "auth.admin_key" {
+        return Value::String(value.into());
+    }
+    let as_toml =
+        format!("value = {value}").parse::<Table>().ok().and_then(|mut table| table.remove("value"));
+    as_toml.unwrap_or_else(|| Value::String(value.into()))
+}
+
+fn set(table: &mut Table, key: &str, value: Value) {
+    match key.split_once('.') {
+        None => {
+            table.insert(key.into(), value);
+        }
+        Some((section, rest)) => {
+            let inner = table.entry(section).or_insert_with(|| Value::Table(Table::new()));
+            if let Value::Table(inner) = inner {
+                set(inner, rest, value);
+            }
+        }
+    }
+}
+
+fn merge(defaults: &Config, changes: Table) -> Result<Config, ConfigError> {
+    let mut merged = to_table(defaults)?;
+    let admin_key = defaults.auth.admin_key.clone();
+    let names_key = changes.get("auth").is_some_and(|auth| auth.get("admin_key").is_some());
+    for (section, value) in changes {
+        match (merged.get_mut(&section), value) {
+            (Some(Value::Table(old)), Value::Table(new)) => old.extend(new),
+            (_, value) => {
+                merged.insert(section, value);
+            }
+        }
+    }
+    let mut config: Config = serde_path_to_error::deserialize(Value::Table(merged)).map_err(|error| {
+        let setting = error.path().to_string();
+        ConfigError::Invalid { setting, reason: error.into_inner().message().to_owned() }
+    })?;
+    // The table shows the key redacted; it is carried over by hand.
+    if !names_key {
+        config.auth.admin_key = admin_key;
+    }
+    Ok(config)
+}
+
+fn to_table(config: &Config) -> Result<Table, ConfigError> {
+    Table::try_from(config).map_err(|error| ConfigError::Syntax(error.to_string()))
+}
+
+fn read_admin_key_file(config: &mut Config) -> Result<(), ConfigError> {
+    let Some(path) = &config.auth.admin_key_file else { return Ok(()) };
+    if config.auth.admin_key.is_some() {
+        return Ok(());
+    }
+    let key = std::fs::read_to_string(path)
+        .map_err(|error| ConfigError::File { path: path.clone(), reason: error.to_string() })?;
+    config.auth.admin_key = Some(Hidden(key.trim().to_owned()));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn env(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
+    }
+
+    #[test]
+    fn the_environment_beats_the_file() {
+        let file = "[delivery]\nmax_in_flight = 7\nlane_items = 9";
+        let config = parse(Profile::Serve, file, env(&[("REDRIVE_DELIVERY_MAX_IN_FLIGHT", "8")])).unwrap();
+        assert_eq!((config.delivery.max_in_flight, config.delivery.lane_items), (8, 9));
+        assert_eq!(config.delivery.max_items, 20_000, "the rest keeps its default");
+    }
+
+    #[test]
+    fn unknown_settings_name_the_nearest() {
+        let error = |file: &str, vars: &[(&str, &str)]| {
+            parse(Profile::Serve, file, env(vars)).unwrap_err().to_string()
+        };
+        assert_eq!(
+            error("[delivery]\nmax_inflight = 7", &[]),
+            "unknown setting delivery.max_inflight; did you mean delivery.max_in_flight?"
+        );
+        assert_eq!(
+            error("", &[("REDRIVE_SERVER_LISTENS", "x")]),
+            "unknown setting REDRIVE_SERVER_LISTENS; did you mean REDRIVE_SERVER_LISTEN?"
+        );
+        assert_eq!(error("zebra = 1", &[]), "unknown setting zebra; see docs/configuration.md for the list");
+    }
+
+    #[test]
+    fn wrong_values_name_the_setting() {
+        let error = |file: &str| parse(Profile::Serve, file, []).unwrap_err().to_string();
+        assert!(error("[server]\nlisten = \"nowhere\"").starts_with("server.listen: "));
+        assert!(error("[delivery]\nmax_items = \"many\"").starts_with("delivery.max_items: "));
+        assert!(error("[egress]\nallow_networks = [\"10.0.0.0/99\"]").starts_with("egress.allow_networks"));
+        assert!(error("not toml").contains("not valid TOML"));
+    }
+
+    #[test]
+    fn lists_and_spans_come_from_the_environment_too() {
+        let vars = env(&[
+            ("REDRIVE_EGRESS_ALLOW_NETWORKS", "[\"10.0.0.0/8\"]"),
+            ("REDRIVE_RETRY_SCHEDULE", "[0, \"5s\"]"),
+            ("REDRIVE_SERVER_DRAIN_DEADLINE", "10s"),
+            ("REDRIVE_ADMIN_KEY", "12345678901234567890123456789012"),
+        ]);
+        let config = parse(Profile::Serve, "", vars).unwrap();
+        assert_eq!(config.egress.allow_networks.len(), 1);
+        assert_eq!(config.retry_policy().unwrap().max_attempts(), 2);
+        assert_eq!(config.server.drain_deadline.get().as_secs(), 10);
+        assert_eq!(config.auth.admin_key.unwrap().reveal(), "12345678901234567890123456789012");
+    }
+
+    #[test]
+    fn unsafe_settings_are_refused() {
+        let refused = |profile, file: &str| {
+            parse(profile, file, []).unwrap().validate(profile).unwrap_err().to_string()
+        };
+        assert!(refused(Profile::Dev, "[server]\nlisten = \"0.0.0.0:80\"").contains("redrive serve"));
+        assert!(refused(Profile::Serve, "[dev]\nclock_speed = 2.0").contains("clock_speed"));
+        assert!(
+            refused(Profile::Serve, "[egress]\nallow_networks = [\"0.0.0.0/0\"]").contains("whole internet")
+        );
+        assert!(refused(Profile::Serve, "[auth]\nadmin_key = \"short\"").contains("32 characters"));
+        assert!(refused(Profile::Serve, "[database]\nurl = \"mysql://x\"").contains("sqlite:PATH"));
+        assert!(refused(Profile::Serve, "[retry]\njitter = 3.0").starts_with("retry.jitter"));
+    }
+
+    #[test]
+    fn the_admin_key_is_never_shown() {
+        let config = parse(Profile::Serve, "", env(&[("REDRIVE_ADMIN_KEY", "s3cret-s3cret")])).unwrap();
+        let shown = format!("{config:?} {}", toml::to_string(&config).unwrap());
+        assert!(!shown.contains("s3cret"), "{shown}");
+    }
+}

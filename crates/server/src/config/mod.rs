@@ -1,0 +1,310 @@
+//! What the operator decides, from a file, the environment and flags: one struct per concern, checked once
+//! at the start. `settings.rs` is the list of every setting with its reason.
+
+mod load;
+mod settings;
+
+use std::{fmt, net::SocketAddr, path::PathBuf};
+
+use ipnet::IpNet;
+use redrive_core::{
+    retry::{RetryConfig, RetryPolicy},
+    time::Span,
+};
+use redrive_engine::Settings;
+use serde::{Deserialize, Serialize};
+
+pub use load::{ConfigError, Overrides, load};
+pub use settings::{SETTINGS, Setting, env_name};
+
+/// Which defaults apply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// A laptop: loopback targets and plain http are fine.
+    Dev,
+    /// Anything else: safe unless told otherwise.
+    Serve,
+}
+
+/// All settings.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The HTTP server.
+    pub server: Server,
+    /// The store.
+    pub database: Database,
+    /// Who may come in.
+    pub auth: Auth,
+    /// The way out.
+    pub egress: Egress,
+    /// How much at once.
+    pub delivery: Delivery,
+    /// What is taken in.
+    pub events: Events,
+    /// When to try again.
+    pub retry: RetryConfig,
+    /// What is written to the log.
+    pub log: Log,
+    /// For trying things out.
+    pub dev: Dev,
+}
+
+/// The HTTP server.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Server {
+    /// Address and port to listen on.
+    pub listen: SocketAddr,
+    /// How long requests under way may take to finish at shutdown.
+    pub drain_deadline: Span,
+    /// Connections at once.
+    pub max_connections: usize,
+}
+
+/// The store.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Database {
+    /// Where it is: `sqlite:PATH`.
+    pub url: String,
+}
+
+/// Who may come in.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Auth {
+    /// The admin key.
+    pub admin_key: Option<Hidden>,
+    /// A file that holds the admin key.
+    pub admin_key_file: Option<PathBuf>,
+}
+
+/// The way out.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Egress {
+    /// Whether webhooks may use plain http.
+    pub allow_http: bool,
+    /// Networks that may be reached although they are not public.
+    pub allow_networks: Vec<IpNet>,
+    /// How long connecting may take.
+    pub connect_timeout: Span,
+    /// How long looking a name up may take.
+    pub dns_timeout: Span,
+    /// How much of an answer is read.
+    pub max_response_bytes: usize,
+}
+
+/// How much at once.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Delivery {
+    /// Requests under way over all webhooks.
+    pub max_in_flight: usize,
+    /// Requests under way to one webhook that does not say otherwise.
+    pub webhook_max_in_flight: u32,
+    /// Deliveries in memory.
+    pub max_items: usize,
+    /// Payload bytes in memory.
+    pub max_bytes: usize,
+    /// Deliveries in memory for one webhook.
+    pub lane_items: usize,
+}
+
+/// What is taken in.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Events {
+    /// The largest payload.
+    pub max_payload_bytes: usize,
+    /// How long an idempotency key is remembered.
+    pub idempotency_window: Span,
+}
+
+/// What is written to the log.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Log {
+    /// What is worth a line: `error`, `warn`, `info`, `debug`, or a filter such as `info,redrive_engine=debug`.
+    pub level: String,
+}
+
+/// For trying things out.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dev {
+    /// How many times as fast as the real one the clock of retries runs.
+    pub clock_speed: f64,
+}
+
+/// A secret in a setting: never shown.
+#[derive(Clone, Deserialize)]
+pub struct Hidden(String);
+
+impl Hidden {
+    /// The secret itself.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[redacted]")
+    }
+}
+
+impl Serialize for Hidden {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str("[redacted]")
+    }
+}
+
+impl Config {
+    /// The defaults of a profile.
+    pub fn defaults(profile: Profile) -> Self {
+        let engine = Settings::default();
+        let dev = profile == Profile::Dev;
+        let loopback = ["127.0.0.0/8", "::1/128"].into_iter().filter_map(|net| net.parse().ok());
+        Self {
+            server: Server {
+                listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
+                drain_deadline: Span::secs(30),
+                max_connections: 10_000,
+            },
+            database: Database { url: "sqlite:redrive-data/redrive.db".into() },
+            auth: Auth::default(),
+            egress: Egress {
+                allow_http: dev,
+                allow_networks: if dev { loopback.collect() } else { Vec::new() },
+                connect_timeout: Span::secs(10),
+                dns_timeout: Span::secs(5),
+                max_response_bytes: 64 * 1024,
+            },
+            delivery: Delivery {
+                max_in_flight: engine.max_in_flight,
+                webhook_max_in_flight: engine.webhook_max_in_flight,
+                max_items: engine.max_items,
+                max_bytes: engine.max_bytes,
+                lane_items: engine.lane_items,
+            },
+            events: Events { max_payload_bytes: 256 * 1024, idempotency_window: Span::secs(24 * 3600) },
+            retry: RetryConfig::default(),
+            log: Log { level: "info".into() },
+            dev: Dev { clock_speed: 1.0 },
+        }
+    }
+
+    /// The retry policy of webhooks that do not say otherwise.
+    pub fn retry_policy(&self) -> Result<RetryPolicy, ConfigError> {
+        let field = |invalid: redrive_core::Invalid| {
+            let key = invalid.field.replace("retry_config", "retry");
+            ConfigError::Invalid { setting: key, reason: invalid.message }
+        };
+        self.retry.resolve(&RetryPolicy::default()).map_err(field)
+    }
+
+    /// What the engine needs to know.
+    pub fn engine_settings(&self) -> Result<Settings, ConfigError> {
+        Ok(Settings {
+            node: node_name(),
+            max_in_flight: self.delivery.max_in_flight,
+            webhook_max_in_flight: self.delivery.webhook_max_in_flight,
+            max_items: self.delivery.max_items,
+            max_bytes: self.delivery.max_bytes,
+            lane_items: self.delivery.lane_items,
+            idempotency_window: self.events.idempotency_window.get(),
+            retry: self.retry_policy()?,
+            ..Settings::default()
+        })
+    }
+
+    /// The database file. Other stores come with other releases.
+    pub fn database_path(&self) -> Result<PathBuf, ConfigError> {
+        let path = self.database.url.strip_prefix("sqlite:").map(|path| path.trim_start_matches("//"));
+        path.filter(|path| !path.is_empty()).map(PathBuf::from).ok_or_else(|| ConfigError::Invalid {
+            setting: "database.url".into(),
+            reason: format!("\"{}\" is not supported; write sqlite:PATH", self.database.url),
+        })
+    }
+
+    /// Checks what a type alone cannot.
+    pub fn validate(&self, profile: Profile) -> Result<(), ConfigError> {
+        let refuse = |setting: &str, reason: &str| {
+            Err(ConfigError::Invalid { setting: setting.into(), reason: reason.into() })
+        };
+        self.database_path()?;
+        self.retry_policy()?;
+        let counts = [
+            ("server.max_connections", self.server.max_connections),
+            ("delivery.max_in_flight", self.delivery.max_in_flight),
+            ("delivery.max_items", self.delivery.max_items),
+            ("delivery.lane_items", self.delivery.lane_items),
+        ];
+        for (setting, count) in counts {
+            if !(1..=1_000_000).contains(&count) {
+                return refuse(setting, "must be from 1 to 1000000");
+            }
+        }
+        if !redrive_core::webhook::IN_FLIGHT.contains(&self.delivery.webhook_max_in_flight) {
+            return refuse("delivery.webhook_max_in_flight", "must be from 1 to 1000");
+        }
+        if !(1024..=16 << 20).contains(&self.events.max_payload_bytes) {
+            return refuse("events.max_payload_bytes", "must be from 1024 to 16777216");
+        }
+        if self.delivery.max_bytes < 4 * self.events.max_payload_bytes {
+            return refuse("delivery.max_bytes", "must be at least four times events.max_payload_bytes");
+        }
+        if !(1024..=16 << 20).contains(&self.egress.max_response_bytes) {
+            return refuse("egress.max_response_bytes", "must be from 1024 to 16777216");
+        }
+        if self.events.idempotency_window.get().is_zero() {
+            return refuse("events.idempotency_window", "must be longer than nothing");
+        }
+        if !(0.001..=1_000_000.0).contains(&self.dev.clock_speed) {
+            return refuse("dev.clock_speed", "must be from 0.001 to 1000000");
+        }
+        self.validate_safety(profile)
+    }
+
+    /// Refuses what is unsafe in a profile.
+    fn validate_safety(&self, profile: Profile) -> Result<(), ConfigError> {
+        let refuse = |setting: &str, reason: &str| {
+            Err(ConfigError::Invalid { setting: setting.into(), reason: reason.into() })
+        };
+        if profile == Profile::Dev && !self.server.listen.ip().is_loopback() {
+            return refuse(
+                "server.listen",
+                "`redrive dev` may reach this machine's own services, so it listens on loopback only; \
+                 use `redrive serve` to be reachable from elsewhere",
+            );
+        }
+        if profile == Profile::Serve && self.dev.clock_speed != 1.0 {
+            return refuse(
+                "dev.clock_speed",
+                "must be 1 outside `redrive dev`: receivers would refuse the timestamps",
+            );
+        }
+        if self.egress.allow_networks.iter().any(|net| net.prefix_len() == 0) {
+            return refuse(
+                "egress.allow_networks",
+                "must not name the whole internet; list the networks you need",
+            );
+        }
+        if self.auth.admin_key.as_ref().is_some_and(|key| key.reveal().len() < 32) {
+            return refuse(
+                "auth.admin_key",
+                "must be at least 32 characters; make one with: openssl rand -hex 32",
+            );
+        }
+        Ok(())
+    }
+}
+
+/// A name for this machine among others.
+fn node_name() -> String {
+    let name = std::fs::read_to_string("/etc/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() { "node".into() } else { name.chars().take(32).collect() }
+}

@@ -1,0 +1,156 @@
+//! Every setting, with the reason it has its default. `docs/configuration.md` lists the same.
+
+/// One setting.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// Its key in the file.
+    pub key: &'static str,
+    /// What it is for, and why its default is what it is.
+    pub reason: &'static str,
+}
+
+const fn setting(key: &'static str, reason: &'static str) -> Setting {
+    Setting { key, reason }
+}
+
+/// All of them, in the order of the file.
+pub const SETTINGS: &[Setting] = &[
+    setting(
+        "server.listen",
+        "Address and port. Loopback unless you say otherwise; put a TLS proxy in front.",
+    ),
+    setting(
+        "server.drain_deadline",
+        "How long requests under way may finish at shutdown; as long as a request may take.",
+    ),
+    setting("server.max_connections", "API connections at once; more wait to be accepted."),
+    setting("database.url", "Where events are kept: sqlite:PATH."),
+    setting("auth.admin_key", "The key that may do everything. Also REDRIVE_ADMIN_KEY."),
+    setting("auth.admin_key_file", "A file that holds the admin key, for secret mounts."),
+    setting(
+        "egress.allow_http",
+        "Whether webhooks may use plain http. Off: payloads would travel in the clear.",
+    ),
+    setting(
+        "egress.allow_networks",
+        "Private networks that webhooks may reach. None: strangers choose the URLs.",
+    ),
+    setting("egress.connect_timeout", "How long connecting to an endpoint may take."),
+    setting("egress.dns_timeout", "How long looking a name up may take."),
+    setting("egress.max_response_bytes", "How much of an answer is read; only 1 KiB of it is kept."),
+    setting("delivery.max_in_flight", "Requests under way at once; one counts until its outcome is stored."),
+    setting(
+        "delivery.webhook_max_in_flight",
+        "Requests at once to a webhook that does not say otherwise; kind to small servers.",
+    ),
+    setting("delivery.max_items", "Deliveries held in memory; more wait in the store."),
+    setting("delivery.max_bytes", "Payload bytes held in memory."),
+    setting(
+        "delivery.lane_items",
+        "Deliveries held in memory for one webhook, so that no webhook takes all the room.",
+    ),
+    setting("events.max_payload_bytes", "The largest payload; larger ones are refused with 413."),
+    setting("events.idempotency_window", "How long a repeated idempotency key gives the first event back."),
+    setting(
+        "retry.schedule",
+        "Delay before each attempt. Default: 0, 5s, 5m, 30m, 2h, 5h, 10h, 14h, 20h, 24h.",
+    ),
+    setting(
+        "retry.base_delay_ms",
+        "First delay of the exponential form, instead of a schedule. Default there: 30000.",
+    ),
+    setting("retry.backoff_multiplier", "Growth of the exponential form. Default there: 2."),
+    setting("retry.max_attempts", "Attempts of the exponential form. Default there: 10."),
+    setting(
+        "retry.max_delay_ms",
+        "The longest delay, and the longest Retry-After that is honoured. Default: 24 h.",
+    ),
+    setting("retry.jitter", "Spread of delays, so that retries do not come in waves. Default: 0.1."),
+    setting("retry.timeout_ms", "How long an endpoint may take to answer. Default: 30000."),
+    setting("retry.timeout_growth_factor", "Growth of the timeout per attempt, up to threefold. Default: 1."),
+    setting("retry.retry_on", "default, or all to retry every answer that is not 2xx."),
+    setting(
+        "retry.permanent_status_codes",
+        "Answers that end a delivery at once. Default: 400, 401, 403, 404, 410, 413, 414, 415, 451.",
+    ),
+    setting("retry.give_up_after", "The age at which a delivery is given up whatever happens. Default: 5d."),
+    setting(
+        "log.level",
+        "What is worth a line: error, warn, info, debug, or a filter such as info,redrive_engine=debug.",
+    ),
+    setting(
+        "dev.clock_speed",
+        "Runs the clock of retries faster, to see days of retries in seconds; `redrive dev` only.",
+    ),
+];
+
+/// The environment variable of a setting.
+pub fn env_name(key: &str) -> String {
+    match key {
+        // The one that everybody sets gets a short name.
+        "auth.admin_key" => "REDRIVE_ADMIN_KEY".into(),
+        _ => format!("REDRIVE_{}", key.replace('.', "_").to_uppercase()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::config::{Config, Profile};
+
+    fn keys_of(prefix: &str, value: &serde_json::Value, keys: &mut BTreeSet<String>) {
+        match value {
+            serde_json::Value::Object(members) => {
+                for (name, member) in members {
+                    keys_of(
+                        &format!("{prefix}{}{name}", if prefix.is_empty() { "" } else { "." }),
+                        member,
+                        keys,
+                    );
+                }
+            }
+            _ => {
+                keys.insert(prefix.to_owned());
+            }
+        }
+    }
+
+    fn listed() -> BTreeSet<String> {
+        SETTINGS.iter().map(|setting| setting.key.to_owned()).collect()
+    }
+
+    #[test]
+    fn every_setting_is_listed() {
+        let config = serde_json::to_value(Config::defaults(Profile::Dev)).unwrap();
+        let mut keys = BTreeSet::new();
+        keys_of("", &config, &mut keys);
+        // Retry settings are all optional, so their defaults do not show.
+        let unlisted: Vec<_> = keys.difference(&listed()).filter(|key| *key != "retry").collect();
+        assert!(unlisted.is_empty(), "not in SETTINGS: {unlisted:?}");
+    }
+
+    #[test]
+    fn every_listed_setting_exists() {
+        for setting in SETTINGS {
+            // A list is the wrong type for most and right for some; "unknown" is what must not be said.
+            let file = format!("{} = []", setting.key);
+            let error = crate::config::load::parse(Profile::Dev, &file, []).err().map(|e| e.to_string());
+            assert!(!error.unwrap_or_default().contains("unknown"), "{}", setting.key);
+        }
+    }
+
+    #[test]
+    fn the_documentation_lists_every_setting_and_no_other() {
+        let page = include_str!("../../../../docs/configuration.md");
+        let documented: BTreeSet<String> = page
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `")?.split_once('`').map(|(key, _)| key.to_owned()))
+            .collect();
+        assert_eq!(documented, listed());
+        for setting in SETTINGS {
+            assert!(page.contains(&env_name(setting.key)), "{} is not named", env_name(setting.key));
+        }
+    }
+}

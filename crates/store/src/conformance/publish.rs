@@ -1,0 +1,223 @@
+//! Taking events in: all of an event or nothing of it, in sequence, whatever its neighbours are like.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use redrive_core::{DeliveryStatus, EventId, TenantId, event::Event};
+
+use super::{Bench, END, at, page, together};
+use crate::{
+    Birth, Delivery, DeliveryCursor, DeliveryFilter, NewEvent, PageRequest, Published, StoreError,
+    StoredEvent,
+};
+
+async fn stored(bench: &Bench, id: EventId) -> Option<StoredEvent> {
+    bench.store().event(bench.tenant.clone(), id).await.unwrap()
+}
+
+async fn deliveries_of(bench: &Bench, event: EventId) -> Vec<Delivery> {
+    let filter = DeliveryFilter { event: Some(event), ..DeliveryFilter::default() };
+    let all: PageRequest<DeliveryCursor> = page(1000);
+    bench.store().list_deliveries(bench.tenant.clone(), filter, all).await.unwrap()
+}
+
+/// That not a trace of an event is in the store.
+async fn assert_absent(bench: &Bench, new: &NewEvent) {
+    assert_eq!(stored(bench, new.event.id).await, None);
+    for delivery in &new.deliveries {
+        assert_eq!(bench.store().delivery(bench.tenant.clone(), delivery.id).await.unwrap(), None);
+    }
+}
+
+pub async fn an_event_and_its_deliveries_appear_together(bench: &Arc<Bench>) {
+    let births = [Birth::Leased, Birth::Waiting(at(50)), Birth::Leased];
+    let event = Event {
+        subject: Some("order-1".into()),
+        source: Some("shop".into()),
+        metadata: Some(Bytes::from_static(br#"{"note": 1}"#)),
+        idempotency_key: Some("key-1".into()),
+        ..bench.event(at(10))
+    };
+    let new = bench.fan_out(event.clone(), &births.map(|birth| (bench.lane(), birth)));
+    assert_absent(bench, &new).await;
+
+    let sequence_number = bench.publish_new(new.clone()).await;
+    assert_eq!(stored(bench, event.id).await, Some(StoredEvent { event, sequence_number }));
+    let mut deliveries = deliveries_of(bench, new.event.id).await;
+    deliveries.reverse();
+    assert_eq!(deliveries.len(), 3);
+    for (delivery, wanted) in deliveries.iter().zip(&new.deliveries) {
+        assert_eq!((delivery.id, delivery.webhook), (wanted.id, wanted.webhook));
+        assert_eq!((delivery.round, delivery.attempt_count), (1, 0));
+        assert_eq!((delivery.status, delivery.ended_at), (DeliveryStatus::Pending, None));
+        assert_eq!((&*delivery.event_type, delivery.created_at), ("order.created", at(10)));
+        assert_eq!((delivery.replay_of, delivery.redriven_as), (None, None));
+    }
+    assert_eq!(
+        deliveries.iter().map(|delivery| delivery.due).collect::<Vec<_>>(),
+        [None, Some(at(50)), None]
+    );
+}
+
+pub async fn what_is_born_leased_belongs_to_its_publisher(bench: &Arc<Bench>) {
+    let id = bench.leased(at(0)).await;
+    assert_eq!(bench.due_lanes(at(END)).await, []);
+    assert!(bench.claim(at(END)).await.is_empty());
+    let other = bench.new_epoch().await;
+    assert!(bench.store().mark_sending(bench.epoch, id).await.unwrap());
+    assert!(!bench.store().mark_sending(other, id).await.unwrap());
+}
+
+pub async fn what_is_born_waiting_is_claimed_when_due(bench: &Arc<Bench>) {
+    let id = bench.waiting(at(0), at(500)).await;
+    assert_eq!(bench.due_lanes(at(499)).await, []);
+    assert!(bench.claim(at(499)).await.is_empty());
+    assert_eq!(bench.due_lanes(at(500)).await, [bench.webhook]);
+    assert_eq!(bench.claim_one(at(500)).await.id, id);
+}
+
+pub async fn sequence_numbers_have_no_gaps(bench: &Arc<Bench>) {
+    let other = bench.new_tenant("globex").await;
+    let version = bench.store().config_changes(other.clone(), 0).await.unwrap().unwrap().version;
+    let publisher = |n: i64| {
+        let (bench, other) = (bench.clone(), other.clone());
+        async move {
+            let mut own = Vec::new();
+            for i in 0..40 {
+                own.push(bench.publish_new(bench.new_event(at(n * 40 + i), Birth::Leased)).await);
+                let event = Event { tenant: other.clone(), ..bench.event(at(i)) };
+                bench.publish_new(NewEvent { config_version: version, ..bench.fan_out(event, &[]) }).await;
+            }
+            own
+        }
+    };
+    let numbers = together((0..8).map(publisher)).await;
+    for own in &numbers {
+        assert!(own.is_sorted_by(|a, b| a < b), "a publisher's own events are in its order");
+    }
+    let mut all = numbers.concat();
+    all.sort_unstable();
+    assert_eq!(all, (1..=320).collect::<Vec<_>>());
+
+    let listed = bench.store().list_events(other, Default::default(), page(1000)).await.unwrap();
+    let mut all: Vec<_> = listed.iter().map(|event| event.sequence_number).collect();
+    all.sort_unstable();
+    assert_eq!(all, (1..=320).collect::<Vec<_>>(), "each tenant counts for itself");
+}
+
+pub async fn an_unknown_tenant_is_refused(bench: &Arc<Bench>) {
+    let nobody = TenantId::parse("nobody").unwrap();
+    let event = Event { tenant: nobody.clone(), ..bench.event(at(0)) };
+    let new = bench.fan_out(event, &[(bench.webhook, Birth::Leased)]);
+    assert_eq!(bench.publish(new.clone()).await, Published::NoTenant);
+    assert_eq!(bench.store().event(nobody, new.event.id).await.unwrap(), None);
+    assert_absent(bench, &new).await;
+}
+
+pub async fn a_stale_fan_out_is_refused_and_leaves_nothing(bench: &Arc<Bench>) {
+    assert_eq!(bench.publish_new(bench.new_event(at(0), Birth::Leased)).await, 1);
+    let stale = bench.new_event(at(1), Birth::Waiting(at(1)));
+    bench.new_webhook().await;
+    assert_eq!(bench.publish(stale.clone()).await, Published::ConfigChanged);
+    let early = NewEvent { config_version: bench.version() + 1, ..stale.clone() };
+    assert_eq!(bench.publish(early).await, Published::ConfigChanged);
+    assert_absent(bench, &stale).await;
+    assert_eq!(bench.due_lanes(at(END)).await, []);
+    // Made again from the right version, the same event is taken and leaves no gap.
+    let fresh = NewEvent { config_version: bench.version(), ..stale };
+    assert_eq!(bench.publish_new(fresh).await, 2);
+}
+
+pub async fn a_fenced_node_publishes_nothing(bench: &Arc<Bench>) {
+    assert_eq!(bench.rescue(bench.epoch, at(0)).await, 0);
+    for birth in [Birth::Leased, Birth::Waiting(at(1))] {
+        let new = bench.new_event(at(1), birth);
+        let answer = bench.try_publish(new.clone()).await;
+        assert!(matches!(answer, Ok(Published::ConfigChanged) | Err(StoreError::Fenced)), "{answer:?}");
+        assert_absent(bench, &new).await;
+    }
+    let epoch = bench.new_epoch().await;
+    let new = NewEvent { epoch, ..bench.new_event(at(2), Birth::Leased) };
+    assert_eq!(bench.publish_new(new).await, 1, "the fenced ones used up no place in the sequence");
+}
+
+pub async fn one_bad_item_never_fails_its_neighbours(bench: &Arc<Bench>) {
+    let first = bench.new_event(at(0), Birth::Leased);
+    bench.publish_new(first.clone()).await;
+    let is_bad = |n: i64| n % 40 == 7;
+    let items: Vec<_> = (0..200)
+        .map(|n| {
+            let mut new =
+                bench.new_event(at(n), if n % 2 == 0 { Birth::Leased } else { Birth::Waiting(at(n)) });
+            match n % 80 {
+                7 => new.deliveries[0].id = first.deliveries[0].id,
+                47 => new.event = Arc::new(Event { id: first.event.id, ..(*new.event).clone() }),
+                _ => {}
+            }
+            new
+        })
+        .collect();
+    let answers: Vec<_> = items.iter().map(|new| bench.submit(new.clone())).collect();
+    let mut numbers = Vec::new();
+    for ((n, new), answer) in (0..).zip(&items).zip(answers) {
+        match answer.await.unwrap() {
+            Ok(Published::New { sequence_number }) if !is_bad(n) => numbers.push(sequence_number),
+            Err(StoreError::Refused(_)) if is_bad(n) => {}
+            other => panic!("item {n}: {other:?}"),
+        }
+        assert_eq!(deliveries_of(bench, new.event.id).await.len(), usize::from(!is_bad(n) || n % 80 == 47));
+    }
+    numbers.sort_unstable();
+    assert_eq!(numbers, (2..=196).collect::<Vec<_>>(), "bad items use up no place");
+    assert_eq!(bench.publish_new(bench.new_event(at(999), Birth::Leased)).await, 197);
+    let kept = stored(bench, first.event.id).await.unwrap();
+    assert_eq!((kept.sequence_number, kept.event), (1, (*first.event).clone()));
+}
+
+pub async fn one_event_is_owed_to_a_webhook_once(bench: &Arc<Bench>) {
+    let twice = [(bench.webhook, Birth::Leased), (bench.webhook, Birth::Leased)];
+    let new = bench.fan_out(bench.event(at(0)), &twice);
+    let answer = bench.try_publish(new.clone()).await;
+    assert!(matches!(answer, Err(StoreError::Refused(_))), "{answer:?}");
+    assert_absent(bench, &new).await;
+}
+
+pub async fn an_event_that_nobody_wants_is_stored(bench: &Arc<Bench>) {
+    let new = bench.fan_out(bench.event(at(0)), &[]);
+    assert_eq!(bench.publish_new(new.clone()).await, 1);
+    assert_eq!(stored(bench, new.event.id).await.unwrap().event, *new.event);
+    assert_eq!(deliveries_of(bench, new.event.id).await, []);
+}
+
+pub async fn bytes_are_kept_as_they_are(bench: &Arc<Bench>) {
+    let odd = Bytes::from_static(b"\0\"\xff\xfe\x80 {\r\n} \0");
+    let event = Event { data: odd.clone(), metadata: Some(odd.clone()), ..bench.event(at(0)) };
+    let new = bench.fan_out(event, &[(bench.webhook, Birth::Waiting(at(0)))]);
+    bench.publish_new(new.clone()).await;
+    assert_eq!(stored(bench, new.event.id).await.unwrap().event, *new.event);
+    assert_eq!(bench.claim_one(at(0)).await.event.data, odd);
+}
+
+pub async fn a_publisher_that_went_away_is_served_all_the_same(bench: &Arc<Bench>) {
+    let new = bench.new_event(at(0), Birth::Leased);
+    drop(bench.submit(new.clone()));
+    // What is handed in later by the same caller is answered later.
+    assert_eq!(bench.publish_new(bench.new_event(at(1), Birth::Leased)).await, 2);
+    assert_eq!(stored(bench, new.event.id).await.unwrap().sequence_number, 1);
+    assert!(bench.store().mark_sending(bench.epoch, new.deliveries[0].id).await.unwrap());
+}
+
+pub async fn what_was_published_survives_reopening(bench: &mut Arc<Bench>) {
+    let new = bench.fan_out(
+        bench.event(at(0)),
+        &[(bench.webhook, Birth::Waiting(at(5))), (bench.lane(), Birth::Leased)],
+    );
+    bench.publish_new(new.clone()).await;
+    let before = deliveries_of(bench, new.event.id).await;
+    Bench::reopen(bench).await;
+    assert_eq!(stored(bench, new.event.id).await.unwrap().event, *new.event);
+    assert_eq!(deliveries_of(bench, new.event.id).await, before);
+    assert_eq!(bench.claim_one(at(5)).await.id, new.deliveries[0].id);
+    let later = bench.fan_out(bench.event(at(9)), &[]);
+    assert_eq!(bench.publish_new(later).await, 2, "the sequence goes on");
+}

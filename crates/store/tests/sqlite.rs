@@ -1,0 +1,323 @@
+//! The embedded store: the suite of every store, and what holds for SQLite alone.
+
+// A test that meets an error has failed, and says so by panicking.
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use redrive_core::event::Event;
+use redrive_store::{
+    Birth, NewEvent, Next, OpenError, Outcome, Published, Recorded, Store, StoreError,
+    conformance::{Bench, Opened, Reopening, at, page},
+    conformance_suite,
+    sqlite::{self, Options, Sqlite},
+};
+use tempfile::TempDir;
+
+async fn open() -> Opened {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("redrive.db");
+    open_at(&path, folder)
+}
+
+/// A store whose database is at `path`; `folder` is kept as long as it is used.
+fn open_at(path: &Path, folder: TempDir) -> Opened {
+    let options = Options::at(path);
+    let open = move || -> Arc<dyn Store> { Arc::new(Sqlite::open(&options).unwrap()) };
+    let store = open();
+    let reopen = Box::new(move || -> Reopening {
+        let store = open();
+        Box::pin(async { store })
+    });
+    Opened { store, keep: Box::new(folder), reopen }
+}
+
+conformance_suite!(open);
+
+/// A bench on a database whose path is known.
+async fn bench() -> (Arc<Bench>, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("redrive.db");
+    (Bench::new(open_at(&path, folder)).await, path)
+}
+
+fn refused(path: &Path) -> OpenError {
+    match Sqlite::open(&Options::at(path)) {
+        Err(error) => error,
+        Ok(_) => panic!("{} was opened", path.display()),
+    }
+}
+
+#[test]
+fn a_newer_schema_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("redrive.db");
+    drop(Sqlite::open(&Options::at(&path)).unwrap());
+    let newer =
+        "INSERT INTO refinery_schema_history VALUES (999, 'from_the_future', '2030-01-01T00:00:00Z', '1')";
+    rusqlite::Connection::open(&path).unwrap().execute(newer, ()).unwrap();
+    let error = refused(&path);
+    assert!(matches!(error, OpenError::NewerSchema { found: 999, known: 1.., .. }), "{error:?}");
+    let message = error.to_string();
+    for part in [&*path.to_string_lossy(), "schema version 999", "start the newer redrive"] {
+        assert!(message.contains(part), "{message}");
+    }
+}
+
+#[test]
+fn what_is_no_database_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("letter.txt");
+    let letter = "Dear database, ".repeat(1000);
+    fs::write(&path, &letter).unwrap();
+    let message = refused(&path).to_string();
+    assert!(
+        message.contains("letter.txt cannot be opened: ") && message.contains("not a database"),
+        "{message}"
+    );
+    assert_eq!(fs::read_to_string(&path).unwrap(), letter, "and left as it was");
+    let message = refused(folder.path()).to_string();
+    assert!(message.contains("cannot be opened: "), "{message}");
+}
+
+#[test]
+fn one_store_has_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("redrive.db");
+    let first = Sqlite::open(&Options::at(&path)).unwrap();
+    let error = refused(&path);
+    assert!(matches!(error, OpenError::InUse { .. }), "{error:?}");
+    assert!(error.to_string().contains("redrive.db is in use by another redrive process"), "{error}");
+    drop(first);
+    drop(Sqlite::open(&Options::at(&path)).unwrap());
+}
+
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn files_are_for_their_owner_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let folder = tempfile::tempdir().unwrap();
+    let inside = folder.path().join("made").join("for-it");
+    let bench = Bench::new(open_at(&inside.join("redrive.db"), folder)).await;
+    bench.publish_new(bench.new_event(at(0), Birth::Leased)).await;
+    assert_eq!(mode(&inside), 0o700);
+    let files: Vec<_> = fs::read_dir(&inside).unwrap().map(|file| file.unwrap().path()).collect();
+    assert!(files.iter().any(|file| file.ends_with("redrive.db-wal")), "{files:?}");
+    for file in files {
+        assert_eq!(mode(&file), 0o600, "{}", file.display());
+    }
+}
+
+/// An event that nobody is subscribed to, with so many bytes of payload.
+fn large(bench: &Bench, time: i64, size: usize) -> NewEvent {
+    let event = Event { data: Bytes::from(vec![b'7'; size]), ..bench.event(at(time)) };
+    bench.fan_out(event, &[])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_write_ahead_log_stays_bounded_under_load() {
+    const LIMIT: u64 = 64 << 20;
+    let (bench, path) = bench().await;
+    let wal = path.with_file_name("redrive.db-wal");
+    let readers: Vec<_> = (0..3)
+        .map(|_| {
+            let bench = bench.clone();
+            tokio::spawn(async move {
+                loop {
+                    bench
+                        .store()
+                        .list_events(bench.tenant.clone(), Default::default(), page(200))
+                        .await
+                        .unwrap();
+                }
+            })
+        })
+        .collect();
+    let mut largest = 0;
+    for batch in 0..200 {
+        let answers: Vec<_> = (0..64).map(|_| bench.submit(large(&bench, batch, 8 << 10))).collect();
+        for answer in answers {
+            assert!(matches!(answer.await.unwrap(), Ok(Published::New { .. })));
+        }
+        largest = largest.max(fs::metadata(&wal).unwrap().len());
+    }
+    readers.iter().for_each(|reader| reader.abort());
+    eprintln!("the log had at most {} MiB for 100 MiB written", largest >> 20);
+    assert!(largest <= LIMIT, "{largest}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiting_work_is_found_by_index_alone() {
+    let (_bench, path) = bench().await;
+    let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
+    let connection = rusqlite::Connection::open_with_flags(path, flags).unwrap();
+    for statement in sqlite::hot_statements() {
+        let mut explain = connection.prepare(&format!("EXPLAIN QUERY PLAN {statement}")).unwrap();
+        let steps: Vec<String> =
+            explain.raw_query().mapped(|row| row.get("detail")).map(Result::unwrap).collect();
+        // No scan, and no sorting of what was found either.
+        let searches = |step: &String| step.starts_with("SEARCH ") && step.contains(" USING ");
+        assert!(!steps.is_empty() && steps.iter().all(searches), "{statement}\n{steps:#?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_than_may_wait_is_refused_as_overload() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("redrive.db");
+    let mut opened = open_at(&path, folder);
+    let few = Options { max_waiting_bytes: 100 << 10, max_waiting: 100, ..Options::at(&path) };
+    drop(opened.store);
+    opened.store = Arc::new(Sqlite::open(&few).unwrap());
+    let bench = Bench::new(opened).await;
+    assert_eq!(bench.try_publish(large(&bench, 0, 101 << 10)).await, Err(StoreError::Overloaded));
+    // Whatever was refused left room behind: one after the other, any number is taken.
+    for n in 0..200 {
+        bench.publish_new(large(&bench, n, 90 << 10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn closing_finishes_what_waits() {
+    let (mut bench, _path) = bench().await;
+    let answers: Vec<_> =
+        (0..300).map(|n| bench.submit(bench.new_event(at(n), Birth::Waiting(at(n))))).collect();
+    Bench::reopen(&mut bench).await;
+    for answer in answers {
+        assert!(matches!(answer.await.unwrap(), Ok(Published::New { .. })));
+    }
+    assert_eq!(bench.store().vitals().await.unwrap().waiting, 300);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_acknowledged_is_in_the_files() {
+    let (bench, path) = bench().await;
+    for n in 0..50 {
+        bench.publish_new(bench.new_event(at(n), Birth::Waiting(at(n)))).await;
+    }
+    // The files as a crash at this moment would leave them.
+    let crashed = tempfile::tempdir().unwrap();
+    for name in ["redrive.db", "redrive.db-wal"] {
+        fs::copy(path.with_file_name(name), crashed.path().join(name)).unwrap();
+    }
+    let store = Sqlite::open(&Options::at(crashed.path().join("redrive.db"))).unwrap();
+    let store: &dyn Store = &store;
+    assert_eq!(store.vitals().await.unwrap().waiting, 50);
+    let events = store.list_events(bench.tenant.clone(), Default::default(), page(100)).await.unwrap();
+    let numbers: BTreeSet<_> = events.iter().map(|stored| stored.sequence_number).collect();
+    assert_eq!(numbers, (1..=50).collect());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_row_fails_only_what_needs_it() {
+    let (bench, path) = bench().await;
+    let other = bench.new_webhook().await.id;
+    let damage = rusqlite::Connection::open(path).unwrap();
+    let damaged = damage.execute("UPDATE webhooks SET spec = '{' WHERE id = ?", [bench.webhook.as_bytes()]);
+    assert_eq!(damaged, Ok(1));
+    let mut answers = Vec::new();
+    for n in 0..20 {
+        let webhook = if n == 10 { bench.webhook } else { other };
+        let new = bench.fan_out(bench.event(at(n)), &[(webhook, Birth::Leased)]);
+        let id = new.deliveries[0].id;
+        bench.publish_new(new).await;
+        let disable = (n == 10).then(|| "410 Gone".to_owned());
+        let outcome = bench.outcome(id, 1, Next::Delivered, at(n));
+        answers.push((n, Outcome { webhook, disable, ..outcome }));
+    }
+    let answers: Vec<_> =
+        answers.into_iter().map(|(n, outcome)| (n, bench.submit_outcome(outcome))).collect();
+    for (n, answer) in answers {
+        let answer = answer.await.unwrap();
+        assert_eq!(matches!(answer, Err(StoreError::Refused(_))), n == 10, "{n}: {answer:?}");
+        assert_eq!(matches!(answer, Ok(Recorded::Done { .. })), n != 10, "{n}: {answer:?}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_that_went_away_leave_nothing_open() {
+    let (bench, path) = bench().await;
+    for n in 0..500 {
+        bench.publish_new(large(&bench, n, 1 << 10)).await;
+    }
+    for _ in 0..100 {
+        let mut listing = bench.store().list_events(bench.tenant.clone(), Default::default(), page(500));
+        let polled = std::future::poll_fn(|context| std::task::Poll::Ready(listing.as_mut().poll(context)));
+        assert!(polled.await.is_pending());
+    }
+    bench.store().ping().await.unwrap();
+    let files = fs::read_dir("/proc/self/fd").unwrap();
+    let opened =
+        files.filter_map(|file| fs::read_link(file.unwrap().path()).ok()).filter(|file| *file == path);
+    let opened = opened.count();
+    assert!(opened <= 1 + Options::at(&path).readers, "{opened}");
+}
+
+/// Names the folder of a process that may not write large files.
+const FULL_DISK: &str = "REDRIVE_TEST_FULL_DISK";
+
+/// A limit on the size of files stands for a full disk: it needs no mount, but a process of its own.
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_refuses_and_loses_nothing() {
+    if let Ok(folder) = std::env::var(FULL_DISK) {
+        return fill_the_disk(Path::new(&folder)).await;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let limited = "trap '' XFSZ; ulimit -f 8192; exec \"$0\" \"$@\"";
+    let child = Command::new("sh")
+        .args(["-c", limited])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "a_full_disk_refuses_and_loses_nothing", "--nocapture"])
+        .env(FULL_DISK, folder.path())
+        .output()
+        .unwrap();
+    assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stderr));
+
+    let acknowledged = fs::read_to_string(folder.path().join("acknowledged")).unwrap();
+    assert!(acknowledged.lines().count() > 10);
+    let store = Sqlite::open(&Options::at(folder.path().join("redrive.db"))).unwrap();
+    let store: &dyn Store = &store;
+    let tenant = redrive_core::TenantId::parse("acme").unwrap();
+    let events = store.list_events(tenant, Default::default(), page(10_000)).await.unwrap();
+    let stored: BTreeSet<_> = events.iter().map(|stored| stored.event.id.to_string()).collect();
+    assert_eq!(stored, acknowledged.lines().map(str::to_owned).collect());
+    assert_eq!(store.ping().await, Ok(()), "with room again, it works again");
+}
+
+#[cfg(unix)]
+async fn fill_the_disk(folder: &Path) {
+    let bench = Bench::new(open_at(&folder.join("redrive.db"), tempfile::tempdir().unwrap())).await;
+    let mut acknowledged = Vec::new();
+    let refused = loop {
+        let new = large(&bench, acknowledged.len() as i64, 40 << 10);
+        let id = new.event.id;
+        match bench.try_publish(new).await {
+            Ok(_) => acknowledged.push(id),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, StoreError::Unavailable(_)), "{refused:?}");
+    // What little room is left is soon used up by asking whether there is any.
+    let mut asked = 0;
+    while bench.store().ping().await.is_ok() {
+        asked += 1;
+        assert!(asked < 100, "a full disk is noticed");
+    }
+    let again = bench.try_publish(large(&bench, 0, 1)).await;
+    assert!(matches!(again, Err(StoreError::Unavailable(_))), "{again:?}");
+    for id in &acknowledged {
+        assert!(bench.store().event(bench.tenant.clone(), *id).await.unwrap().is_some(), "reading goes on");
+    }
+    let list: String = acknowledged.iter().map(|id| format!("{id}\n")).collect();
+    fs::write(folder.join("acknowledged"), list).unwrap();
+}
