@@ -14,6 +14,11 @@ impl Time {
         Self(millis.clamp(0, jiff::Timestamp::MAX.as_millisecond()))
     }
 
+    /// The time so many seconds after the Unix epoch.
+    pub const fn from_secs(secs: u32) -> Self {
+        Self(secs as i64 * 1000)
+    }
+
     /// Milliseconds since the Unix epoch.
     pub fn millis(self) -> i64 {
         self.0

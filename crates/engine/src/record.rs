@@ -253,12 +253,13 @@ impl Inner {
                 () = tokio::time::sleep(OFFER_AGAIN) => {}
                 () = self.stop.cancelled() => return,
             }
-            if self.metrics.store_up.get() == 1 {
+            if self.metrics.store_up.get() == 1 && self.kept.0.lock().is_empty() {
                 continue;
             }
             if self.store.ping().await.is_ok() {
-                tracing::info!("the store takes writes again");
-                self.metrics.store_up.set(1);
+                if self.metrics.store_up.set(1) == 0 {
+                    tracing::info!("the store takes writes again");
+                }
                 let kept = std::mem::take(&mut *self.kept.0.lock());
                 for pending in kept {
                     self.offer(pending);

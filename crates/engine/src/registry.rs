@@ -32,10 +32,12 @@ pub struct Hook {
     pub headers: HeaderMap,
     /// Requests at once.
     pub max_in_flight: u32,
+    /// The tenant's version that this was read at: a newer one replaces it, an older one does not.
+    version: i64,
 }
 
 impl Hook {
-    fn new(webhook: Webhook, settings: &Settings) -> Self {
+    fn new(webhook: Webhook, version: i64, settings: &Settings) -> Self {
         let spec = &webhook.spec;
         // Both were checked when the webhook was saved; defaults that changed since must not stop it.
         let policy = spec.retry_config.resolve(&settings.retry).unwrap_or_else(|_| settings.retry.clone());
@@ -47,6 +49,7 @@ impl Hook {
             target: Target::parse(&spec.url).ok(),
             headers: headers.collect(),
             max_in_flight: spec.max_in_flight.unwrap_or(settings.webhook_max_in_flight),
+            version,
             webhook,
         }
     }
@@ -84,7 +87,7 @@ pub(crate) struct FanOut {
 /// All tenants' webhooks, as far as they have been needed.
 pub struct Registry {
     tenants: RwLock<HashMap<TenantId, Arc<RwLock<Config>>>>,
-    // Deleted ones stay here: what was leased for them still has to be called off.
+    // Deleted ones are not kept: the few deliveries that still ask are answered by the store.
     by_id: RwLock<HashMap<WebhookId, Arc<Hook>>>,
     settings: Settings,
 }
@@ -114,7 +117,7 @@ impl Registry {
             return Ok(Some(hook));
         }
         let found = store.webhooks_by_id(vec![id]).await?;
-        Ok(found.into_iter().next().map(|webhook| self.remember(webhook)))
+        Ok(found.into_iter().next().map(|webhook| self.remember(webhook, 0)))
     }
 
     /// Who wants this event; `only` names one webhook whatever it subscribes to. None: no such tenant.
@@ -161,7 +164,9 @@ impl Registry {
     /// Applies changes made after `since`; those that do not connect to what is known are left to the next
     /// refresh.
     fn apply(&self, tenant: &TenantId, since: i64, changes: ConfigChanges) {
-        let hooks: Vec<_> = changes.webhooks.into_iter().map(|webhook| self.remember(webhook)).collect();
+        let version = changes.version;
+        let hooks: Vec<_> =
+            changes.webhooks.into_iter().map(|webhook| self.remember(webhook, version)).collect();
         let config = self.tenants.read().get(tenant).cloned();
         let config = match config {
             Some(config) => config,
@@ -178,12 +183,15 @@ impl Registry {
         config.version = changes.version;
     }
 
-    fn remember(&self, webhook: Webhook) -> Arc<Hook> {
-        let hook = Arc::new(Hook::new(webhook, &self.settings));
+    fn remember(&self, webhook: Webhook, version: i64) -> Arc<Hook> {
+        let hook = Arc::new(Hook::new(webhook, version, &self.settings));
+        let id = hook.webhook.id;
         let mut by_id = self.by_id.write();
-        let known = by_id.entry(hook.webhook.id).or_insert_with(|| hook.clone());
-        if known.webhook.updated_at <= hook.webhook.updated_at {
-            *known = hook.clone();
+        let is_news = by_id.get(&id).is_none_or(|known| known.version <= version);
+        if is_news && hook.webhook.state == WebhookState::Deleted {
+            by_id.remove(&id);
+        } else if is_news {
+            by_id.insert(id, hook.clone());
         }
         hook
     }

@@ -6,7 +6,7 @@ use std::{
     io::{BufRead, BufReader, Read},
     net::SocketAddr,
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, Command, ExitStatus, Output, Stdio},
     sync::Arc,
     thread::JoinHandle,
     time::Duration,
@@ -26,8 +26,11 @@ pub struct Setup {
     binary: Option<PathBuf>,
     command: Option<String>,
     data_dir: Option<PathBuf>,
+    listen: Option<String>,
+    database_url: Option<String>,
     args: Vec<String>,
     env: Vec<(String, String)>,
+    without_env: Vec<String>,
 }
 
 impl Setup {
@@ -39,6 +42,18 @@ impl Setup {
     /// Keeps the data in this directory, which is left alone afterwards.
     pub fn data_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.data_dir = Some(dir.into());
+        self
+    }
+
+    /// Listens here instead of on a free loopback port.
+    pub fn listen(mut self, address: impl Into<String>) -> Self {
+        self.listen = Some(address.into());
+        self
+    }
+
+    /// Another database than `redrive.db` in the data directory, where the process is started.
+    pub fn database_url(mut self, url: impl Into<String>) -> Self {
+        self.database_url = Some(url.into());
         self
     }
 
@@ -54,6 +69,12 @@ impl Setup {
         self
     }
 
+    /// Without a variable that is set otherwise, such as the admin key.
+    pub fn without_env(mut self, name: impl Into<String>) -> Self {
+        self.without_env.push(name.into());
+        self
+    }
+
     /// Another command than `dev`.
     pub fn command(mut self, command: impl Into<String>) -> Self {
         self.command = Some(command.into());
@@ -66,6 +87,24 @@ impl Setup {
         self
     }
 
+    /// Runs a process that should end by itself, such as one that refuses its settings, and gives what it
+    /// said; panics when it still runs after 20 s.
+    pub async fn run_to_end(self) -> Output {
+        let dir = TempDir::new().expect("no temporary directory");
+        let data_dir = self.data_dir.clone().unwrap_or_else(|| dir.path().to_path_buf());
+        let mut child = self.start(&data_dir, SocketAddr::from(([127, 0, 0, 1], 0)));
+        let started = tokio::time::Instant::now();
+        while child.try_wait().expect("cannot wait for redrive").is_none() {
+            if started.elapsed() > PATIENCE {
+                child.kill().ok();
+                let output = child.wait_with_output().expect("cannot wait for redrive");
+                panic!("redrive still runs after {PATIENCE:?}:\n{}", String::from_utf8_lossy(&output.stdout));
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        child.wait_with_output().expect("cannot read what redrive said")
+    }
+
     fn start(&self, data_dir: &Path, listen: SocketAddr) -> Child {
         let binary = self.binary.clone().unwrap_or_else(binary);
         assert!(
@@ -73,6 +112,8 @@ impl Setup {
             "no redrive binary at {}; build it with: cargo build -p redrive",
             binary.display()
         );
+        let listen = self.listen.clone().unwrap_or_else(|| listen.to_string());
+        let database = || format!("sqlite:{}", data_dir.join("redrive.db").display());
         let mut command = Command::new(&binary);
         // Settings of the person who runs the tests must not change what is tested.
         for (name, _) in
@@ -82,8 +123,8 @@ impl Setup {
         }
         command
             .arg(self.command.as_deref().unwrap_or("dev"))
-            .args(["--listen", &listen.to_string()])
-            .args(["--database-url", &format!("sqlite:{}", data_dir.join("redrive.db").display())])
+            .args(["--listen", &listen])
+            .args(["--database-url", &self.database_url.clone().unwrap_or_else(database)])
             .args(&self.args)
             .env("REDRIVE_ADMIN_KEY", ADMIN_KEY)
             .env("NO_COLOR", "1")
@@ -92,6 +133,9 @@ impl Setup {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        for name in &self.without_env {
+            command.env_remove(name);
+        }
         command.spawn().unwrap_or_else(|error| panic!("cannot start {}: {error}", binary.display()))
     }
 }
@@ -185,6 +229,13 @@ impl Redrive {
     /// Everything printed so far, on both streams, over all restarts.
     pub fn output(&self) -> String {
         self.printed.read(|printed| printed.text.clone())
+    }
+
+    /// Waits until this text has been printed; panics after 20 s.
+    pub async fn wait_output(&self, text: &str) {
+        let look = |printed: &Printed| printed.text.contains(text).then_some(());
+        let found = self.printed.find(PATIENCE, look).await;
+        assert!(found.is_some(), "waited {PATIENCE:?} in vain for the output {text:?}");
     }
 
     /// Kills the process as a power cut would (`SIGKILL`) and waits until it is gone.
@@ -332,6 +383,7 @@ while :; do sleep 0.01; done";
         assert_eq!(redrive.address().port(), 4711);
 
         redrive.signal("TERM");
+        redrive.wait_output("bye").await;
         assert_eq!(redrive.wait_exit(PATIENCE).await.code(), Some(3));
         let (output, home) = (redrive.output(), redrive.data_dir().display().to_string());
         let expected = format!(
@@ -351,6 +403,17 @@ while :; do sleep 0.01; done";
         assert_eq!(redrive.wait_exit(PATIENCE).await.signal(), Some(9));
         drop(redrive);
         assert!(dir.path().exists());
+    }
+
+    #[tokio::test]
+    async fn a_process_that_ends_by_itself_is_heard_out() {
+        let dir = TempDir::new().unwrap();
+        let text = "echo at $2 with $4 and ${REDRIVE_ADMIN_KEY:-no key}; echo refused >&2; exit 2";
+        let setup = script(&dir, text).listen("0.0.0.0:1").database_url("sqlite:x");
+        let ended = setup.without_env("REDRIVE_ADMIN_KEY").run_to_end().await;
+        assert_eq!(ended.status.code(), Some(2));
+        assert_eq!(String::from_utf8_lossy(&ended.stdout), "at 0.0.0.0:1 with sqlite:x and no key\n");
+        assert_eq!(String::from_utf8_lossy(&ended.stderr), "refused\n");
     }
 
     #[tokio::test]

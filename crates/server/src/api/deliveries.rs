@@ -17,12 +17,12 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{
     AppState,
     events::TenantQuery,
-    extract::{Id, Ids, OptionalJson, Query, Who},
+    extract::{Id, Ids, Manages, May, OptionalJson, Query, Reads},
     page::{Page, Paging},
     problem::Problem,
 };
 use crate::app::{
-    App, AppError, Scope,
+    App, AppError,
     deliveries::{Seen, WaitingOn},
 };
 
@@ -353,10 +353,10 @@ pub(super) async fn list_of_event(
 )]
 async fn list(
     State(app): State<AppState>,
-    Who(caller): Who,
+    May(caller, _): May<Reads>,
     Query(query): Query<DeliveryQuery>,
 ) -> Result<axum::Json<Page<DeliveryView>>, Problem> {
-    let tenant = caller.acts_for(Scope::Read, query.tenant_id.as_deref())?;
+    let tenant = caller.acts_for(query.tenant_id.as_deref())?;
     page_of(&app, tenant, query.filter()?, &query.paging()).await.map(axum::Json)
 }
 
@@ -371,11 +371,11 @@ async fn list(
 )]
 async fn list_of_webhook(
     State(app): State<AppState>,
-    Who(caller): Who,
+    May(caller, _): May<Reads>,
     Id(id): Id<WebhookId>,
     Query(query): Query<DeliveryQuery>,
 ) -> Result<axum::Json<Page<DeliveryView>>, Problem> {
-    let tenant = caller.acts_for(Scope::Read, query.tenant_id.as_deref())?;
+    let tenant = caller.acts_for(query.tenant_id.as_deref())?;
     app.webhook(tenant.clone(), id).await?;
     let filter = DeliveryFilter { webhook: Some(id), ..query.filter()? };
     page_of(&app, tenant, filter, &query.paging()).await.map(axum::Json)
@@ -392,11 +392,11 @@ async fn list_of_webhook(
 )]
 async fn get(
     State(app): State<AppState>,
-    Who(caller): Who,
+    May(caller, _): May<Reads>,
     Id(id): Id<DeliveryId>,
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<DeliveryView>, Problem> {
-    let tenant = caller.acts_for(Scope::Read, query.tenant_id.as_deref())?;
+    let tenant = caller.acts_for(query.tenant_id.as_deref())?;
     Ok(axum::Json(app.delivery(tenant, id).await?.into()))
 }
 
@@ -411,11 +411,11 @@ async fn get(
 )]
 async fn attempts(
     State(app): State<AppState>,
-    Who(caller): Who,
+    May(caller, _): May<Reads>,
     Id(id): Id<DeliveryId>,
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<Page<AttemptView>>, Problem> {
-    let tenant = caller.acts_for(Scope::Read, query.tenant_id.as_deref())?;
+    let tenant = caller.acts_for(query.tenant_id.as_deref())?;
     let delivery = app.delivery(tenant.clone(), id).await?.delivery;
     let event = app.event(tenant.clone(), delivery.event).await?.event;
     let attempts = app.attempts(tenant, id).await?;
@@ -455,12 +455,12 @@ pub(super) struct RetryView {
 )]
 async fn retry(
     State(app): State<AppState>,
-    Who(caller): Who,
+    May(caller, _): May<Manages>,
     Id(id): Id<DeliveryId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<TenantInput>,
 ) -> Result<Response, Problem> {
-    let tenant = caller.acts_for(Scope::Manage, input.tenant_id.or(query.tenant_id).as_deref())?;
+    let tenant = caller.acts_for(input.tenant_id.or(query.tenant_id).as_deref())?;
     let delivery_id = app.retry(tenant, id).await?;
     Ok((StatusCode::ACCEPTED, axum::Json(RetryView { delivery_id })).into_response())
 }
@@ -478,12 +478,12 @@ async fn retry(
 )]
 async fn retry_of_webhook(
     State(app): State<AppState>,
-    Who(caller): Who,
+    May(caller, _): May<Manages>,
     Ids(webhook, id): Ids<WebhookId, DeliveryId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<TenantInput>,
 ) -> Result<Response, Problem> {
-    let tenant = caller.acts_for(Scope::Manage, input.tenant_id.or(query.tenant_id).as_deref())?;
+    let tenant = caller.acts_for(input.tenant_id.or(query.tenant_id).as_deref())?;
     if app.delivery(tenant.clone(), id).await?.delivery.webhook != webhook {
         return Err(AppError::NotFound("delivery of this webhook").into());
     }
@@ -506,12 +506,12 @@ async fn retry_of_webhook(
 )]
 async fn cancel(
     State(app): State<AppState>,
-    Who(caller): Who,
+    May(caller, _): May<Manages>,
     Id(id): Id<DeliveryId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<TenantInput>,
 ) -> Result<Response, Problem> {
-    let tenant = caller.acts_for(Scope::Manage, input.tenant_id.or(query.tenant_id).as_deref())?;
+    let tenant = caller.acts_for(input.tenant_id.or(query.tenant_id).as_deref())?;
     app.cancel(tenant.clone(), id).await?;
     let view = DeliveryView::from(app.delivery(tenant, id).await?);
     Ok((StatusCode::ACCEPTED, axum::Json(view)).into_response())

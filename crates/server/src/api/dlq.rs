@@ -6,11 +6,10 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{
     AppState,
     deliveries::{DeliveryQuery, DeliveryView},
-    extract::{Query, Who},
+    extract::{May, Query, Reads},
     page::Page,
     problem::Problem,
 };
-use crate::app::Scope;
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(list))
@@ -27,10 +26,10 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 )]
 async fn list(
     State(app): State<AppState>,
-    Who(caller): Who,
+    May(caller, _): May<Reads>,
     Query(query): Query<DeliveryQuery>,
 ) -> Result<axum::Json<Page<DeliveryView>>, Problem> {
-    let tenant = caller.acts_for(Scope::Read, query.tenant_id.as_deref())?;
+    let tenant = caller.acts_for(query.tenant_id.as_deref())?;
     let paging = query.paging();
     let dead = app.list_dead(tenant, query.filter()?, paging.request()?).await?;
     Ok(axum::Json(paging.page(dead, |seen| seen.delivery.id, DeliveryView::from)))

@@ -19,11 +19,11 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{
     AppState,
     deliveries::{AttemptView, DeliveryView, list_of_event},
-    extract::{Batch, Id, OptionalJson, Query, Raw, Single, Who, json},
+    extract::{Batch, Id, Manages, May, OptionalJson, Publishes, Query, Raw, Reads, Single, json},
     page::{Page, Paging},
     problem::Problem,
 };
-use crate::app::{App, Scope};
+use crate::app::App;
 
 /// The most events of one batch.
 const MAX_BATCH: usize = 1_000;
@@ -183,7 +183,7 @@ fn header_key(raw: &Raw) -> Result<Option<&str>, Problem> {
 )]
 async fn publish(
     State(app): State<AppState>,
-    Who(caller): Who,
+    May(caller, _): May<Publishes>,
     Single(raw): Single,
 ) -> Result<Response, Problem> {
     let mut input: EventInput<'_> = json(&raw.body)?;
@@ -193,7 +193,7 @@ async fn publish(
         }
         input.idempotency_key = Some(Cow::Borrowed(key));
     }
-    let tenant = caller.acts_for(Scope::Publish, input.tenant_id.as_deref())?;
+    let tenant = caller.acts_for(input.tenant_id.as_deref())?;
     let receipt = app.publish(draft(input, &raw.body, tenant)?).await?;
     let status = if receipt.duplicate { StatusCode::OK } else { StatusCode::ACCEPTED };
     Ok((status, axum::Json(PublishedView::from(receipt))).into_response())
@@ -213,11 +213,11 @@ async fn publish(
 )]
 async fn publish_batch(
     State(app): State<AppState>,
-    Who(caller): Who,
+    May(caller, _): May<Publishes>,
     Batch(raw): Batch,
 ) -> Result<Response, Problem> {
     let input: BatchInput<'_> = json(&raw.body)?;
-    let tenant = caller.acts_for(Scope::Publish, input.tenant_id.as_deref())?;
+    let tenant = caller.acts_for(input.tenant_id.as_deref())?;
     if input.events.is_empty() || input.events.len() > MAX_BATCH {
         return Err(Invalid::new("events", format!("must hold 1 to {MAX_BATCH} events")).into());
     }
@@ -361,10 +361,10 @@ pub(super) struct EventQuery {
 )]
 async fn list(
     State(app): State<AppState>,
-    Who(caller): Who,
+    May(caller, _): May<Reads>,
     Query(query): Query<EventQuery>,
 ) -> Result<axum::Json<Page<EventView>>, Problem> {
-    let tenant = caller.acts_for(Scope::Read, query.tenant_id.as_deref())?;
+    let tenant = caller.acts_for(query.tenant_id.as_deref())?;
     let paging = Paging { cursor: query.cursor, limit: query.limit, offset: query.offset, tenant_id: None };
     let filter =
         EventFilter { event_type: query.event_type, subject: query.subject, from: query.from, to: query.to };
@@ -392,11 +392,11 @@ pub(super) struct TenantQuery {
 )]
 async fn get(
     State(app): State<AppState>,
-    Who(caller): Who,
+    May(caller, _): May<Reads>,
     Id(id): Id<EventId>,
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<EventView>, Problem> {
-    let tenant = caller.acts_for(Scope::Read, query.tenant_id.as_deref())?;
+    let tenant = caller.acts_for(query.tenant_id.as_deref())?;
     Ok(axum::Json(app.event(tenant, id).await?.into()))
 }
 
@@ -411,11 +411,11 @@ async fn get(
 )]
 async fn deliveries(
     State(app): State<AppState>,
-    Who(caller): Who,
+    May(caller, _): May<Reads>,
     Id(id): Id<EventId>,
     Query(paging): Query<Paging>,
 ) -> Result<axum::Json<Page<DeliveryView>>, Problem> {
-    let tenant = caller.acts_for(Scope::Read, paging.tenant_id.as_deref())?;
+    let tenant = caller.acts_for(paging.tenant_id.as_deref())?;
     app.event(tenant.clone(), id).await?;
     list_of_event(&app, tenant, id, &paging).await.map(axum::Json)
 }
@@ -431,11 +431,11 @@ async fn deliveries(
 )]
 async fn attempts(
     State(app): State<AppState>,
-    Who(caller): Who,
+    May(caller, _): May<Reads>,
     Id(id): Id<EventId>,
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<Page<AttemptView>>, Problem> {
-    let tenant = caller.acts_for(Scope::Read, query.tenant_id.as_deref())?;
+    let tenant = caller.acts_for(query.tenant_id.as_deref())?;
     let event = app.event(tenant.clone(), id).await?.event;
     let attempts = app.attempts_of_event(tenant, id).await?;
     let data = attempts.into_iter().map(|attempt| AttemptView::new(attempt, &event)).collect();
@@ -481,12 +481,12 @@ pub(super) struct ReplayView {
 )]
 async fn replay(
     State(app): State<AppState>,
-    Who(caller): Who,
+    May(caller, _): May<Manages>,
     Id(id): Id<EventId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<ReplayInput>,
 ) -> Result<Response, Problem> {
-    let tenant = caller.acts_for(Scope::Manage, input.tenant_id.or(query.tenant_id).as_deref())?;
+    let tenant = caller.acts_for(input.tenant_id.or(query.tenant_id).as_deref())?;
     let to = match input.webhook_ids {
         None => ReplayTo::All,
         Some(ids) if ids.is_empty() || ids.len() > MAX_BATCH => {

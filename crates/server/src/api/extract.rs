@@ -1,6 +1,6 @@
 //! What handlers take in: the caller, ids, queries and JSON bodies, each with errors that help.
 
-use std::{str::FromStr, sync::Arc, time::Duration};
+use std::{marker::PhantomData, str::FromStr, sync::Arc, time::Duration};
 
 use axum::{
     extract::{FromRequest, FromRequestParts, Request},
@@ -12,17 +12,57 @@ use redrive_core::Invalid;
 use serde::de::DeserializeOwned;
 
 use super::{AppState, problem::Problem};
-use crate::app::{AppError, Caller};
+use crate::app::{AppError, Caller, Scope};
 
 /// How long a client may take to send a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// The largest body of anything but a batch, beside the payload itself.
 const OVERHEAD: usize = 64 * 1024;
 
-/// Whoever holds the key that came with the request.
-pub(super) struct Who(pub Arc<Caller>);
+/// What a handler needs its caller to be allowed. Each handler names one in its signature, so that nobody
+/// without it gets as far as having a body read.
+pub(super) trait Needs: Send {
+    /// Whether this caller is allowed it.
+    fn check(caller: &Caller) -> Result<(), AppError>;
+}
 
-impl FromRequestParts<AppState> for Who {
+/// Publishing events.
+pub(super) struct Publishes;
+/// Looking at a tenant's things.
+pub(super) struct Reads;
+/// Changing a tenant's things.
+pub(super) struct Manages;
+/// Everything, for any tenant.
+pub(super) struct Administers;
+
+impl Needs for Publishes {
+    fn check(caller: &Caller) -> Result<(), AppError> {
+        caller.must_have(Scope::Publish)
+    }
+}
+
+impl Needs for Reads {
+    fn check(caller: &Caller) -> Result<(), AppError> {
+        caller.must_have(Scope::Read)
+    }
+}
+
+impl Needs for Manages {
+    fn check(caller: &Caller) -> Result<(), AppError> {
+        caller.must_have(Scope::Manage)
+    }
+}
+
+impl Needs for Administers {
+    fn check(caller: &Caller) -> Result<(), AppError> {
+        caller.must_be_admin()
+    }
+}
+
+/// Whoever holds the key that came with the request, if it allows what is needed.
+pub(super) struct May<N>(pub(super) Arc<Caller>, pub(super) PhantomData<N>);
+
+impl<N: Needs> FromRequestParts<AppState> for May<N> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Problem> {
@@ -31,8 +71,9 @@ impl FromRequestParts<AppState> for Who {
             let (scheme, key) = value.split_once(' ')?;
             scheme.eq_ignore_ascii_case("bearer").then_some(key.trim())
         });
-        let caller = key.and_then(|key| app.keys().caller(key));
-        Ok(Self(caller.ok_or(AppError::Unauthorized)?))
+        let caller = key.and_then(|key| app.keys().caller(key)).ok_or(AppError::Unauthorized)?;
+        N::check(&caller)?;
+        Ok(Self(caller, PhantomData))
     }
 }
 

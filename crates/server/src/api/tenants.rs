@@ -13,11 +13,11 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     AppState,
-    extract::{Json, Query, Who},
+    extract::{Administers, Json, May, Query},
     page::{Page, Paging},
     problem::Problem,
 };
-use crate::app::{AppError, Caller, Scope};
+use crate::app::{AppError, Scope};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
@@ -72,10 +72,9 @@ impl From<Tenant> for TenantView {
 )]
 async fn create(
     State(app): State<AppState>,
-    Who(caller): Who,
+    _: May<Administers>,
     Json(input): Json<TenantCreate>,
 ) -> Result<Response, Problem> {
-    caller.must_be_admin()?;
     let tenant = app.create_tenant(&input.id, input.name).await?;
     Ok((StatusCode::CREATED, axum::Json(TenantView::from(tenant))).into_response())
 }
@@ -91,17 +90,15 @@ async fn create(
 )]
 async fn list(
     State(app): State<AppState>,
-    Who(caller): Who,
+    _: May<Administers>,
     Query(paging): Query<Paging>,
 ) -> Result<axum::Json<Page<TenantView>>, Problem> {
-    caller.must_be_admin()?;
     let tenants = app.list_tenants(paging.request()?).await?;
     Ok(axum::Json(paging.page(tenants, |tenant| tenant.id.clone(), TenantView::from)))
 }
 
 /// The tenant that a path names, for an admin.
-async fn named(app: &AppState, caller: &Caller, id: &str) -> Result<TenantId, Problem> {
-    caller.must_be_admin()?;
+async fn named(app: &AppState, id: &str) -> Result<TenantId, Problem> {
     let id = TenantId::parse(id).map_err(|_| AppError::NotFound("tenant"))?;
     Ok(app.tenant(id).await?.id)
 }
@@ -117,10 +114,10 @@ async fn named(app: &AppState, caller: &Caller, id: &str) -> Result<TenantId, Pr
 )]
 async fn get(
     State(app): State<AppState>,
-    Who(caller): Who,
+    _: May<Administers>,
     axum::extract::Path(id): axum::extract::Path<String>,
 ) -> Result<axum::Json<TenantView>, Problem> {
-    let id = named(&app, &caller, &id).await?;
+    let id = named(&app, &id).await?;
     Ok(axum::Json(app.tenant(id).await?.into()))
 }
 
@@ -195,11 +192,11 @@ async fn made_key(app: &AppState, tenant: Option<TenantId>, input: KeyCreate) ->
 )]
 async fn create_key(
     State(app): State<AppState>,
-    Who(caller): Who,
+    _: May<Administers>,
     axum::extract::Path(id): axum::extract::Path<String>,
     Json(input): Json<KeyCreate>,
 ) -> Result<Response, Problem> {
-    let tenant = named(&app, &caller, &id).await?;
+    let tenant = named(&app, &id).await?;
     made_key(&app, Some(tenant), input).await
 }
 
@@ -214,11 +211,11 @@ async fn create_key(
 )]
 async fn list_keys(
     State(app): State<AppState>,
-    Who(caller): Who,
+    _: May<Administers>,
     axum::extract::Path(id): axum::extract::Path<String>,
     Query(paging): Query<Paging>,
 ) -> Result<axum::Json<Page<KeyView>>, Problem> {
-    let tenant = named(&app, &caller, &id).await?;
+    let tenant = named(&app, &id).await?;
     let keys = app.list_keys(Some(tenant), paging.request()?).await?;
     Ok(axum::Json(paging.page(keys, |key| key.id, KeyView::from)))
 }
@@ -237,10 +234,10 @@ async fn list_keys(
 )]
 async fn revoke_key(
     State(app): State<AppState>,
-    Who(caller): Who,
+    _: May<Administers>,
     axum::extract::Path((id, key)): axum::extract::Path<(String, String)>,
 ) -> Result<StatusCode, Problem> {
-    let tenant = named(&app, &caller, &id).await?;
+    let tenant = named(&app, &id).await?;
     app.revoke_key(Some(tenant), key_id(&key)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -260,10 +257,9 @@ fn key_id(text: &str) -> Result<KeyId, Problem> {
 )]
 async fn create_admin_key(
     State(app): State<AppState>,
-    Who(caller): Who,
+    _: May<Administers>,
     Json(input): Json<KeyCreate>,
 ) -> Result<Response, Problem> {
-    caller.must_be_admin()?;
     made_key(&app, None, input).await
 }
 
@@ -280,10 +276,9 @@ async fn create_admin_key(
 )]
 async fn list_admin_keys(
     State(app): State<AppState>,
-    Who(caller): Who,
+    _: May<Administers>,
     Query(paging): Query<Paging>,
 ) -> Result<axum::Json<Page<KeyView>>, Problem> {
-    caller.must_be_admin()?;
     let keys = app.list_keys(None, paging.request()?).await?;
     Ok(axum::Json(paging.page(keys, |key| key.id, KeyView::from)))
 }
@@ -299,10 +294,9 @@ async fn list_admin_keys(
 )]
 async fn revoke_admin_key(
     State(app): State<AppState>,
-    Who(caller): Who,
+    _: May<Administers>,
     axum::extract::Path(key): axum::extract::Path<String>,
 ) -> Result<StatusCode, Problem> {
-    caller.must_be_admin()?;
     app.revoke_key(None, key_id(&key)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -26,12 +26,12 @@ use super::{
     AppState,
     deliveries::TenantInput,
     events::{PublishedView, TenantQuery},
-    extract::{Id, Json, OptionalJson, Query, Who},
+    extract::{Id, Json, Manages, May, OptionalJson, Query, Reads},
     page::{Page, Paging},
     problem::Problem,
 };
 use crate::app::{
-    AppError, Scope,
+    AppError,
     webhooks::{DEFAULT_OVERLAP, disabled_by_request},
 };
 
@@ -308,10 +308,10 @@ fn parse_secret(text: Option<&str>) -> Result<Option<Secret>, Problem> {
 )]
 async fn create(
     State(app): State<AppState>,
-    Who(caller): Who,
+    May(caller, _): May<Manages>,
     Json(input): Json<WebhookInput>,
 ) -> Result<Response, Problem> {
-    let tenant = caller.acts_for(Scope::Manage, input.tenant_id.as_deref())?;
+    let tenant = caller.acts_for(input.tenant_id.as_deref())?;
     let secret = parse_secret(input.secret.as_deref())?;
     let active = input.wants_active()?.unwrap_or(true);
     let webhook = app.create_webhook(tenant, input.new_spec()?, secret, active).await?;
@@ -350,10 +350,10 @@ pub(super) struct WebhookQuery {
 )]
 async fn list(
     State(app): State<AppState>,
-    Who(caller): Who,
+    May(caller, _): May<Reads>,
     Query(query): Query<WebhookQuery>,
 ) -> Result<axum::Json<Page<WebhookView>>, Problem> {
-    let tenant = caller.acts_for(Scope::Read, query.tenant_id.as_deref())?;
+    let tenant = caller.acts_for(query.tenant_id.as_deref())?;
     let paging = Paging { cursor: query.cursor, limit: query.limit, offset: query.offset, tenant_id: None };
     let webhooks = app.list_webhooks(tenant, paging.request()?).await?;
     let wanted = |webhook: &Webhook| {
@@ -379,11 +379,11 @@ async fn list(
 )]
 async fn get(
     State(app): State<AppState>,
-    Who(caller): Who,
+    May(caller, _): May<Reads>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<WebhookView>, Problem> {
-    let tenant = caller.acts_for(Scope::Read, query.tenant_id.as_deref())?;
+    let tenant = caller.acts_for(query.tenant_id.as_deref())?;
     Ok(axum::Json(app.webhook(tenant, id).await?.into()))
 }
 
@@ -423,13 +423,13 @@ async fn change(
 )]
 async fn patch(
     State(app): State<AppState>,
-    Who(caller): Who,
+    May(caller, _): May<Manages>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
     Json(input): Json<WebhookInput>,
 ) -> Result<axum::Json<WebhookView>, Problem> {
     let named = input.tenant_id.as_deref().or(query.tenant_id.as_deref());
-    let tenant = caller.acts_for(Scope::Manage, named)?;
+    let tenant = caller.acts_for(named)?;
     change(&app, &tenant, id, &input).await.map(axum::Json)
 }
 
@@ -448,7 +448,7 @@ async fn patch(
 )]
 async fn put(
     state: State<AppState>,
-    who: Who,
+    who: May<Manages>,
     id: Id<WebhookId>,
     query: Query<TenantQuery>,
     input: Json<WebhookInput>,
@@ -469,11 +469,11 @@ async fn put(
 )]
 async fn delete(
     State(app): State<AppState>,
-    Who(caller): Who,
+    May(caller, _): May<Manages>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
 ) -> Result<StatusCode, Problem> {
-    let tenant = caller.acts_for(Scope::Manage, query.tenant_id.as_deref())?;
+    let tenant = caller.acts_for(query.tenant_id.as_deref())?;
     app.delete_webhook(&tenant, id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -506,12 +506,12 @@ pub(super) struct RotateInput {
 )]
 async fn rotate_secret(
     State(app): State<AppState>,
-    Who(caller): Who,
+    May(caller, _): May<Manages>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<RotateInput>,
 ) -> Result<axum::Json<WebhookView>, Problem> {
-    let tenant = caller.acts_for(Scope::Manage, input.tenant_id.or(query.tenant_id).as_deref())?;
+    let tenant = caller.acts_for(input.tenant_id.or(query.tenant_id).as_deref())?;
     let secret = parse_secret(input.secret.as_deref())?;
     let overlap = input.overlap.unwrap_or(DEFAULT_OVERLAP).get();
     Ok(axum::Json(with_secret(app.rotate_secret(&tenant, id, secret, overlap).await?)))
@@ -543,12 +543,12 @@ pub(super) struct TestInput {
 )]
 async fn test(
     State(app): State<AppState>,
-    Who(caller): Who,
+    May(caller, _): May<Manages>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<TestInput>,
 ) -> Result<Response, Problem> {
-    let tenant = caller.acts_for(Scope::Manage, input.tenant_id.or(query.tenant_id).as_deref())?;
+    let tenant = caller.acts_for(input.tenant_id.or(query.tenant_id).as_deref())?;
     let data = match input.data {
         Some(data) => Bytes::from(data.get().to_owned()),
         None => Bytes::from_static(br#"{"message":"Hello from Redrive"}"#),
@@ -570,12 +570,12 @@ async fn test(
 )]
 async fn enable(
     State(app): State<AppState>,
-    Who(caller): Who,
+    May(caller, _): May<Manages>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<TenantInput>,
 ) -> Result<axum::Json<WebhookView>, Problem> {
-    let tenant = caller.acts_for(Scope::Manage, input.tenant_id.or(query.tenant_id).as_deref())?;
+    let tenant = caller.acts_for(input.tenant_id.or(query.tenant_id).as_deref())?;
     let input = WebhookInput { active: Some(true), ..WebhookInput::default() };
     change(&app, &tenant, id, &input).await.map(axum::Json)
 }
@@ -595,12 +595,12 @@ async fn enable(
 )]
 async fn disable(
     State(app): State<AppState>,
-    Who(caller): Who,
+    May(caller, _): May<Manages>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<TenantInput>,
 ) -> Result<axum::Json<WebhookView>, Problem> {
-    let tenant = caller.acts_for(Scope::Manage, input.tenant_id.or(query.tenant_id).as_deref())?;
+    let tenant = caller.acts_for(input.tenant_id.or(query.tenant_id).as_deref())?;
     let input = WebhookInput { active: Some(false), ..WebhookInput::default() };
     change(&app, &tenant, id, &input).await.map(axum::Json)
 }

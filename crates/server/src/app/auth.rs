@@ -71,23 +71,27 @@ pub enum Caller {
 }
 
 impl Caller {
-    /// The tenant to act for, if the key allows this scope there. Only an admin may name another tenant.
-    pub fn acts_for(&self, scope: Scope, named: Option<&str>) -> Result<TenantId, AppError> {
+    /// The tenant to act for. Only an admin may name another than its own.
+    pub fn acts_for(&self, named: Option<&str>) -> Result<TenantId, AppError> {
         match self {
             Self::Admin => Ok(named.map(TenantId::parse).transpose()?.unwrap_or_default()),
-            Self::Tenant { tenant, scopes } => {
-                if named.is_some_and(|named| named != tenant.as_str()) {
-                    return Err(AppError::Forbidden("tenant_id names another tenant; leave it out".into()));
-                }
-                let enough =
-                    scopes & scope.bit() != 0 || scope == Scope::Read && scopes & Scope::Manage.bit() != 0;
-                if !enough {
-                    let name = scope.name();
-                    return Err(AppError::Forbidden(format!("this key lacks the scope \"{name}\"")));
-                }
+            Self::Tenant { tenant, .. } if named.is_none_or(|named| named == tenant.as_str()) => {
                 Ok(tenant.clone())
             }
+            Self::Tenant { .. } => {
+                Err(AppError::Forbidden("tenant_id names another tenant; leave it out".into()))
+            }
         }
+    }
+
+    /// Refuses a key without this scope.
+    pub fn must_have(&self, scope: Scope) -> Result<(), AppError> {
+        let Self::Tenant { scopes, .. } = self else { return Ok(()) };
+        let enough = scopes & scope.bit() != 0 || scope == Scope::Read && scopes & Scope::Manage.bit() != 0;
+        if enough {
+            return Ok(());
+        }
+        Err(AppError::Forbidden(format!("this key lacks the scope \"{}\"", scope.name())))
     }
 
     /// Refuses everybody but an admin.
@@ -202,7 +206,7 @@ mod tests {
 
     #[test]
     fn scopes_are_kept_apart() {
-        let may = |scopes: &[Scope], scope| key(scopes).acts_for(scope, None).is_ok();
+        let may = |scopes: &[Scope], scope| key(scopes).must_have(scope).is_ok();
         assert!(may(&[Scope::Publish], Scope::Publish));
         assert!(!may(&[Scope::Publish], Scope::Read));
         assert!(!may(&[Scope::Read], Scope::Manage));
@@ -213,10 +217,10 @@ mod tests {
 
     #[test]
     fn only_an_admin_names_tenants() {
-        assert_eq!(Caller::Admin.acts_for(Scope::Read, None).unwrap().as_str(), "default");
-        assert_eq!(Caller::Admin.acts_for(Scope::Read, Some("acme")).unwrap().as_str(), "acme");
-        assert!(key(&Scope::ALL).acts_for(Scope::Read, Some("acme")).is_ok());
-        assert!(key(&Scope::ALL).acts_for(Scope::Read, Some("other")).is_err());
+        assert_eq!(Caller::Admin.acts_for(None).unwrap().as_str(), "default");
+        assert_eq!(Caller::Admin.acts_for(Some("acme")).unwrap().as_str(), "acme");
+        assert!(key(&Scope::ALL).acts_for(Some("acme")).is_ok());
+        assert!(key(&Scope::ALL).acts_for(Some("other")).is_err());
         assert!(key(&Scope::ALL).must_be_admin().is_err());
     }
 }

@@ -1,0 +1,368 @@
+//! The data path in one process: a real store, real sockets, and a clock that the test moves.
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a failed test says where, and has patience"
+)]
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use prometheus_client::registry::Registry;
+use redrive_core::{
+    DeadReason, DeliveryId, DeliveryStatus, TenantId, Time, WebhookId,
+    address::AddressRules,
+    event::PayloadFormat,
+    event_type::Pattern,
+    retry::RetryConfig,
+    signature::{LiveSecret, Secret, SignatureConfig},
+    time::Span,
+    webhook::{Webhook, WebhookSpec, WebhookState},
+};
+use redrive_egress::Client;
+use redrive_engine::{
+    Draft, Engine, Load, Settings,
+    clock::{self, Clock},
+};
+use redrive_store::{
+    Delivery, DeliveryFilter, LaneRoom, PageRequest, Store,
+    sqlite::{Options, Sqlite},
+};
+use redrive_testkit::{Gate, Receiver, Reply};
+
+const START: Time = Time::from_secs(1_700_000_000);
+
+struct World {
+    engine: Engine,
+    store: Arc<dyn Store>,
+    clock: Clock,
+    _folder: tempfile::TempDir,
+}
+
+fn settings() -> Settings {
+    Settings { node: "test".into(), ..Settings::default() }
+}
+
+async fn world() -> World {
+    world_with(settings()).await
+}
+
+async fn world_with(settings: Settings) -> World {
+    let folder = tempfile::tempdir().unwrap();
+    let store: Arc<dyn Store> = Arc::new(Sqlite::open(&Options::at(folder.path().join("t.db"))).unwrap());
+    let clock = Clock::manual(START);
+    let engine = start(store.clone(), clock.clone(), settings).await;
+    World { engine, store, clock, _folder: folder }
+}
+
+async fn start(store: Arc<dyn Store>, clock: Clock, settings: Settings) -> Engine {
+    let rules = AddressRules { allow: vec!["127.0.0.0/8".parse().unwrap()] };
+    let egress =
+        Client::new(redrive_egress::Config { rules, ..redrive_egress::Config::new(clock::ticks) }).unwrap();
+    Engine::start(store, egress, clock, settings, &mut Registry::default()).await.unwrap()
+}
+
+fn webhook(url: &str, retry_config: RetryConfig) -> Webhook {
+    let now = START;
+    Webhook {
+        id: WebhookId::new(now, &clock::randomness()),
+        tenant: TenantId::default(),
+        spec: WebhookSpec {
+            url: url.into(),
+            description: None,
+            owner: None,
+            events: vec![Pattern::All],
+            subjects: vec![],
+            payload_format: PayloadFormat::Envelope,
+            signature: SignatureConfig::default(),
+            retry_config,
+            max_in_flight: None,
+            headers: Default::default(),
+            metadata: Default::default(),
+        },
+        secrets: vec![LiveSecret { secret: Secret::from_bytes(&[7; 32]), created_at: now, expires_at: None }],
+        state: WebhookState::Active,
+        created_at: now,
+        updated_at: now,
+    }
+}
+
+fn draft(n: usize) -> Draft {
+    Draft {
+        tenant: TenantId::default(),
+        event_type: "order.created".into(),
+        data: Bytes::from(format!("{{\"n\":{n}}}")),
+        idempotency_key: None,
+        source: None,
+        subject: None,
+        metadata: None,
+        only: None,
+    }
+}
+
+impl World {
+    async fn deliveries(&self) -> Vec<Delivery> {
+        let page = PageRequest { after: None, offset: 0, limit: 10_000 };
+        self.store.list_deliveries(TenantId::default(), DeliveryFilter::default(), page).await.unwrap()
+    }
+
+    /// Waits until the deliveries look as wanted.
+    async fn until(&self, what: &str, wanted: impl Fn(&[Delivery]) -> bool) -> Vec<Delivery> {
+        let patience = Instant::now();
+        loop {
+            let deliveries = self.deliveries().await;
+            if wanted(&deliveries) {
+                return deliveries;
+            }
+            assert!(
+                patience.elapsed() < Duration::from_secs(20),
+                "not seen: {what}; there is {deliveries:?}"
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Nothing is left over: what the store has leased is what is in memory, and both are empty.
+    async fn assert_settled(&self) {
+        let patience = Instant::now();
+        while self.engine.load() != (Load { items: 0, bytes: 0, unsettled: 0 }) {
+            assert!(patience.elapsed() < Duration::from_secs(5), "left over: {:?}", self.engine.load());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(self.store.vitals().await.unwrap().leased, 0, "leases without a delivery in memory");
+    }
+}
+
+fn all_are(status: DeliveryStatus, count: usize) -> impl Fn(&[Delivery]) -> bool {
+    move |deliveries| deliveries.len() == count && deliveries.iter().all(|delivery| delivery.status == status)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_attempt_of_the_default_schedule_comes_in_time_and_then_it_is_dead() {
+    let world = world().await;
+    let receiver = Receiver::answering(500).await;
+    world.engine.create_webhook(webhook(&receiver.url(), RetryConfig::default())).await.unwrap();
+    world.engine.publish(draft(1)).await.unwrap();
+    for attempt in 1..10 {
+        let waiting = world
+            .until("the next attempt is scheduled", |all| {
+                all[0].attempt_count == attempt && all[0].due.is_some()
+            })
+            .await;
+        let due = waiting[0].due.unwrap();
+        let before = due.since(world.clock.now()) - Duration::from_millis(1);
+        world.clock.advance(before);
+        // A moment early nothing happens: the receiver would know.
+        tokio::task::yield_now().await;
+        assert_eq!(receiver.count(), attempt as usize);
+        world.clock.advance(Duration::from_millis(1));
+    }
+    let ended = world.until("it is given up", |all| all[0].status == DeliveryStatus::Dead).await;
+    assert_eq!(ended[0].dead_reason, Some(DeadReason::Exhausted));
+    let attempts = world.store.attempts(TenantId::default(), ended[0].id).await.unwrap().unwrap();
+    assert_eq!(attempts.len(), 10);
+    let schedule = [5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400];
+    for (pair, seconds) in attempts.windows(2).zip(schedule) {
+        let gap = pair[1].attempt.executed_at.since(pair[0].attempt.executed_at).as_secs_f64();
+        let seconds = f64::from(seconds);
+        assert!((seconds * 0.9..=seconds * 1.1 + 0.01).contains(&gap), "{gap} s for {seconds} s");
+    }
+    let bodies: Vec<_> = receiver.arrivals().into_iter().map(|arrival| arrival.body).collect();
+    assert!(bodies.iter().all(|body| *body == bodies[0]), "the same bytes every time");
+    world.assert_settled().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_fit_in_memory_is_delivered_all_the_same_once_each() {
+    let bounds = Settings { max_items: 20, lane_items: 8, max_in_flight: 6, ..settings() };
+    let world = world_with(bounds).await;
+    let receiver = Receiver::start().await;
+    let gate = Gate::closed();
+    receiver.answer_with({
+        let gate = gate.clone();
+        move |_| Reply::status(200).held_by(&gate)
+    });
+    for path in ["/a", "/b", "/c"] {
+        world.engine.create_webhook(webhook(&receiver.url_at(path), RetryConfig::default())).await.unwrap();
+    }
+    for n in 0..100 {
+        world.engine.publish(draft(n)).await.unwrap();
+        assert!(world.engine.load().items <= 20, "{:?}", world.engine.load());
+    }
+    assert!(world.store.vitals().await.unwrap().waiting > 200, "most of it waits in the store");
+    gate.open();
+    world.until("all are delivered", all_are(DeliveryStatus::Delivered, 300)).await;
+    assert_eq!(receiver.count(), 300, "once each");
+    world.assert_settled().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_whose_publisher_went_away_is_delivered() {
+    let world = world().await;
+    let receiver = Receiver::start().await;
+    world.engine.create_webhook(webhook(&receiver.url(), RetryConfig::default())).await.unwrap();
+    world.engine.publish(draft(0)).await.unwrap();
+    let mut began = 0;
+    for n in 1..200 {
+        let publish = world.engine.publish(draft(n));
+        // Polled once and dropped: some are on their way into the store by then.
+        if tokio::time::timeout(Duration::ZERO, publish).await.is_err() {
+            began += 1;
+        }
+    }
+    assert!(began > 0);
+    world
+        .until("nothing is pending", |all| all.iter().all(|one| one.status == DeliveryStatus::Delivered))
+        .await;
+    world.assert_settled().await;
+    assert_eq!(receiver.count(), world.deliveries().await.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delivery_that_keeps_killing_its_node_becomes_a_failed_attempt() {
+    let folder = tempfile::tempdir().unwrap();
+    let store: Arc<dyn Store> = Arc::new(Sqlite::open(&Options::at(folder.path().join("t.db"))).unwrap());
+    let clock = Clock::manual(START);
+    let receiver = Receiver::start().await;
+    let hook = webhook(&receiver.url(), RetryConfig::default());
+    let delivery = {
+        // A node that publishes and dies with the delivery in hand, then three that die while sending it.
+        let first = start(store.clone(), clock.clone(), settings()).await;
+        first.create_webhook(hook.clone()).await.unwrap();
+        let epoch = store.join("doomed".into(), START).await.unwrap();
+        let delivery = publish_leased(&store, &hook, epoch).await;
+        let mut dead = epoch;
+        for _ in 0..3 {
+            store.rescue(dead, START, 100).await.unwrap();
+            dead = store.join("doomed".into(), START).await.unwrap();
+            let lane = LaneRoom { webhook: hook.id, room: 10 };
+            let claimed = store.claim(dead, START, vec![lane], 1 << 20).await.unwrap();
+            assert_eq!(claimed[0].deliveries.len(), 1);
+            assert!(store.mark_sending(dead, delivery).await.unwrap());
+        }
+        first.drain(Duration::ZERO).await;
+        delivery
+    };
+    let engine = start(store.clone(), clock.clone(), settings()).await;
+    let world = World { engine, store, clock, _folder: folder };
+    let waiting = world.until("the failed attempt", |all| all[0].attempt_count == 1).await;
+    assert_eq!(receiver.count(), 0, "it was not sent");
+    assert!(waiting[0].last_error.as_deref().unwrap().contains("died three times"));
+    assert_eq!(waiting[0].id, delivery);
+    world.clock.advance(Duration::from_secs(10));
+    world.until("it is delivered", all_are(DeliveryStatus::Delivered, 1)).await;
+}
+
+async fn publish_leased(store: &Arc<dyn Store>, hook: &Webhook, epoch: redrive_store::Epoch) -> DeliveryId {
+    use redrive_store::{Birth, NewDelivery, NewEvent, Published};
+    let version = store.config_changes(TenantId::default(), 0).await.unwrap().unwrap().version;
+    let event = redrive_core::event::Event {
+        id: redrive_core::EventId::new(START, &clock::randomness()),
+        tenant: TenantId::default(),
+        event_type: "order.created".into(),
+        data: Bytes::from_static(b"1"),
+        timestamp: START,
+        idempotency_key: None,
+        source: None,
+        subject: None,
+        metadata: None,
+    };
+    let id = DeliveryId::new(START, &clock::randomness());
+    let delivery =
+        NewDelivery { id, webhook: hook.id, format: PayloadFormat::Envelope, birth: Birth::Leased };
+    let new = NewEvent {
+        event: Arc::new(event),
+        claim: None,
+        config_version: version,
+        epoch,
+        deliveries: vec![delivery],
+    };
+    let (tell, told) = tokio::sync::oneshot::channel();
+    store.publish(new, Box::new(move |result| tell.send(result).unwrap()));
+    assert!(matches!(told.await.unwrap(), Ok(Published::New { .. })));
+    id
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delivery_past_its_time_dies_without_another_request() {
+    let world = world().await;
+    let receiver = Receiver::answering(500).await;
+    let give_up = RetryConfig {
+        schedule: Some(vec![Span::secs(0), Span::secs(50), Span::secs(50)]),
+        give_up_after: Some(Span::secs(60)),
+        jitter: Some(0.0),
+        ..RetryConfig::default()
+    };
+    world.engine.create_webhook(webhook(&receiver.url(), give_up)).await.unwrap();
+    world.engine.publish(draft(1)).await.unwrap();
+    world.until("the retry is scheduled", |all| all[0].due.is_some() && all[0].attempt_count == 1).await;
+    // The server slept through everything, as a laptop does.
+    world.clock.advance(Duration::from_secs(3600));
+    let dead = world.until("it is given up", |all| all[0].status == DeliveryStatus::Dead).await;
+    assert_eq!(dead[0].dead_reason, Some(DeadReason::Expired));
+    assert_eq!((dead[0].attempt_count, receiver.count()), (1, 1));
+    world.assert_settled().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn draining_hands_back_what_was_only_queued() {
+    let world = world().await;
+    let receiver = Receiver::start().await;
+    let gate = Gate::closed();
+    receiver.answer_with({
+        let gate = gate.clone();
+        move |_| Reply::status(200).held_by(&gate)
+    });
+    world.engine.create_webhook(webhook(&receiver.url(), RetryConfig::default())).await.unwrap();
+    for n in 0..30 {
+        world.engine.publish(draft(n)).await.unwrap();
+    }
+    receiver.wait_for(5).await;
+    let drain = tokio::spawn({
+        let engine = world.engine.clone();
+        async move { engine.drain(Duration::from_secs(10)).await }
+    });
+    gate.open();
+    drain.await.unwrap();
+    let vitals = world.store.vitals().await.unwrap();
+    assert_eq!((vitals.leased, vitals.waiting), (0, 25), "five were under way and finished");
+    assert_eq!(receiver.count(), 5);
+    // The next node takes over where this one left off.
+    let engine = start(world.store.clone(), world.clock.clone(), settings()).await;
+    let world = World { engine, ..world };
+    world.until("all are delivered", all_are(DeliveryStatus::Delivered, 30)).await;
+    assert_eq!(receiver.count(), 30);
+    world.assert_settled().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn disabling_a_webhook_calls_off_what_waits_and_what_is_queued() {
+    let world = world().await;
+    let receiver = Receiver::start().await;
+    let gate = Gate::closed();
+    receiver.answer_with({
+        let gate = gate.clone();
+        move |_| Reply::status(500).held_by(&gate)
+    });
+    let hook = webhook(&receiver.url(), RetryConfig::default());
+    world.engine.create_webhook(hook.clone()).await.unwrap();
+    for n in 0..20 {
+        world.engine.publish(draft(n)).await.unwrap();
+    }
+    receiver.wait_for(5).await;
+    let disable = |webhook: &mut Webhook| {
+        webhook.state = WebhookState::Disabled("enough".into());
+        Ok::<_, ()>(())
+    };
+    world.engine.change_webhook(&TenantId::default(), hook.id, disable).await.unwrap();
+    gate.open();
+    let ended = world.until("all are cancelled", all_are(DeliveryStatus::Cancelled, 20)).await;
+    assert!(ended.iter().all(|delivery| delivery.cancel_reason.as_deref() == Some("enough")));
+    assert_eq!(receiver.count(), 5, "nothing more was sent");
+    let none = world.engine.publish(draft(99)).await.unwrap();
+    assert_eq!(none.deliveries, Some(0));
+    world.assert_settled().await;
+}

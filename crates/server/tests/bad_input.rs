@@ -1,0 +1,272 @@
+//! The likeliest mistakes, each with its own clear answer. No input gives a 5xx.
+#![allow(clippy::unwrap_used, reason = "a failed test says where")]
+
+use redrive_testkit::{Answer, Api, Redrive};
+use serde_json::{Value, json};
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+
+/// Checks status, code and that the words mention what they should.
+#[track_caller]
+fn refused(answer: &Answer, status: u16, code: &str, mentions: &str) {
+    let text = String::from_utf8_lossy(&answer.body).into_owned();
+    assert_eq!(answer.status, status, "{text}");
+    assert_eq!(answer.header("content-type"), Some("application/problem+json"), "{text}");
+    let problem = answer.json();
+    assert_eq!(problem["code"], code, "{text}");
+    assert_eq!(problem["status"], status, "{text}");
+    assert_eq!(problem["type"], format!("urn:redrive:problem:{code}"));
+    assert!(problem["detail"].as_str().unwrap().contains(mentions), "{text} does not mention {mentions}");
+}
+
+async fn post_raw(api: &Api, path: &str, body: &str) -> Answer {
+    api.raw("POST", path, &[JSON], body.to_owned().into_bytes()).await
+}
+
+#[tokio::test]
+async fn bodies_that_are_no_json_of_ours() {
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    refused(&post_raw(&api, "/v1/events", "{").await, 400, "invalid_json", "not valid JSON");
+    refused(&post_raw(&api, "/v1/events", "").await, 400, "invalid_json", "not valid JSON");
+    refused(&post_raw(&api, "/v1/events", "{} trailing").await, 400, "invalid_body", "missing field");
+    let trailing = r#"{"event_type":"a.b","data":1} x"#;
+    refused(&post_raw(&api, "/v1/events", trailing).await, 400, "invalid_json", "trailing");
+    refused(&post_raw(&api, "/v1/events", "[]").await, 400, "invalid_body", "invalid");
+    refused(
+        &post_raw(&api, "/v1/events", r#"{"event_type":7,"data":1}"#).await,
+        400,
+        "invalid_field",
+        "event_type",
+    );
+    let unknown = r#"{"event_type":"a.b","data":1,"dta":2}"#;
+    refused(&post_raw(&api, "/v1/events", unknown).await, 400, "invalid_field", "unknown field `dta`");
+    let not_utf8 =
+        api.raw("POST", "/v1/events", &[JSON], b"{\"event_type\":\"\xff\",\"data\":1}".to_vec()).await;
+    assert_eq!(not_utf8.status, 400);
+    let webhook = r#"{"url":"http://127.0.0.1:1/","events":["a"],"retry_config":{"jitter":"much"}}"#;
+    refused(&post_raw(&api, "/v1/webhooks", webhook).await, 400, "invalid_field", "retry_config.jitter");
+}
+
+#[tokio::test]
+async fn content_types_and_sizes() {
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let form = [("content-type", "application/x-www-form-urlencoded")];
+    let event = r#"{"event_type":"a.b","data":1}"#.as_bytes().to_vec();
+    let answer = api.raw("POST", "/v1/events", &form, event.clone()).await;
+    refused(&answer, 415, "unsupported_media_type", "Content-Type: application/json");
+    let answer = api.raw("POST", "/v1/events", &[], event.clone()).await;
+    refused(&answer, 415, "unsupported_media_type", "it was none");
+    let charset = [("content-type", "application/json; charset=utf-8")];
+    assert_eq!(api.raw("POST", "/v1/events", &charset, event).await.status, 202);
+
+    let payload = |bytes: usize| json!({"event_type": "a.b", "data": "x".repeat(bytes - 2)});
+    assert_eq!(api.post("/v1/events", payload(256 * 1024)).await.status, 202, "exactly the limit is fine");
+    let answer = api.post("/v1/events", payload(256 * 1024 + 1)).await;
+    refused(&answer, 413, "payload_too_large", "262144");
+    let answer = api.post("/v1/events", payload(1 << 20)).await;
+    refused(&answer, 413, "body_too_large", "larger than");
+}
+
+#[tokio::test]
+async fn an_oversized_body_is_refused_before_it_is_read() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let redrive = Redrive::start().await;
+    let mut stream = tokio::net::TcpStream::connect(redrive.address()).await.unwrap();
+    let head = format!(
+        "POST /v1/events HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\n\
+         content-length: 1000000000\r\n\r\n",
+        redrive.key()
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    // Not a byte of the body is sent: the answer comes all the same.
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    assert!(answer.contains("body_too_large"), "{answer}");
+}
+
+#[tokio::test]
+async fn events_that_cannot_be_published() {
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let cases: [(Value, &str); 11] = [
+        (json!({"event_type": "", "data": 1}), "event_type"),
+        (json!({"event_type": "a b", "data": 1}), "event_type"),
+        (json!({"event_type": "a..b", "data": 1}), "event_type"),
+        (json!({"event_type": "x".repeat(300), "data": 1}), "event_type"),
+        (json!({"event_type": "redrive.circuit.opened", "data": 1}), "event_type"),
+        (json!({"event_type": "a.b", "data": 1, "idempotency_key": ""}), "idempotency_key"),
+        (json!({"event_type": "a.b", "data": 1, "idempotency_key": "k".repeat(300)}), "idempotency_key"),
+        (json!({"event_type": "a.b", "data": 1, "subject": "a\r\nb"}), "subject"),
+        (json!({"event_type": "a.b", "data": 1, "source": "s".repeat(600)}), "source"),
+        (json!({"event_type": "a.b", "data": 1, "metadata": [1]}), "metadata"),
+        (json!({"event_type": "a.b", "data": 1, "metadata": {"k": "v".repeat(5000)}}), "metadata"),
+    ];
+    for (body, field) in cases {
+        let answer = api.post("/v1/events", &body).await;
+        refused(&answer, 400, "invalid_field", field);
+        assert_eq!(answer.json()["field"], field, "{body}");
+    }
+    refused(&api.post("/v1/events", json!({"data": 1})).await, 400, "invalid_body", "event_type");
+    refused(&api.post("/v1/events", json!({"event_type": "a.b"})).await, 400, "invalid_body", "data");
+    refused(&api.post("/v1/events/batch", json!({"events": []})).await, 400, "invalid_field", "1 to 1000");
+    let many = vec![json!({"event_type": "a.b", "data": 1}); 1001];
+    refused(&api.post("/v1/events/batch", json!({"events": many})).await, 400, "invalid_field", "1 to 1000");
+}
+
+#[tokio::test]
+async fn webhooks_that_cannot_be_registered() {
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let webhook = |change: Value| {
+        let mut body = json!({"url": "http://127.0.0.1:9/", "events": ["a.b"]});
+        body.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        body
+    };
+    let cases: [(Value, &str); 24] = [
+        (json!({"url": "not a url"}), "url"),
+        (json!({"url": "ftp://example.com/"}), "url"),
+        (json!({"url": "http://user:pw@example.com/"}), "url"),
+        (json!({"url": "http://example.com/#x"}), "url"),
+        (json!({"url": format!("http://example.com/{}", "x".repeat(2048))}), "url"),
+        (json!({"events": []}), "events"),
+        (json!({"events": ["a.*.b"]}), "events"),
+        (json!({"events": [7]}), "events"),
+        (json!({"subjects": [""]}), "subjects"),
+        (json!({"headers": {"bad name": "v"}}), "headers"),
+        (json!({"headers": {"x-own": "a\r\nx: y"}}), "headers"),
+        (json!({"headers": {"webhook-id": "v"}}), "headers"),
+        (json!({"headers": {"Host": "v"}}), "headers"),
+        (json!({"secret": "password"}), "secret"),
+        (json!({"secret": "whsec_dG9vIHNob3J0"}), "secret"),
+        (json!({"max_in_flight": 0}), "max_in_flight"),
+        (json!({"max_in_flight": 100_000}), "max_in_flight"),
+        (json!({"payload_format": "xml"}), "payload_format"),
+        (json!({"signature": {"scheme": "rot13"}}), "signature"),
+        (json!({"retry_config": {"schedule": []}}), "retry_config"),
+        (json!({"retry_config": {"schedule": [0], "max_attempts": 3}}), "retry_config"),
+        (json!({"retry_config": {"timeout_ms": 0}}), "retry_config"),
+        (json!({"active": true, "state": "disabled"}), "active"),
+        (json!({"owner": {"email": "nobody"}}), "owner.email"),
+    ];
+    for (change, field) in cases {
+        let answer = api.post("/v1/webhooks", webhook(change.clone())).await;
+        refused(&answer, 400, "invalid_field", field);
+        let named = answer.json()["field"].as_str().unwrap().to_owned();
+        assert!(named.starts_with(field), "{change}: the field was {named}");
+    }
+    refused(
+        &api.post("/v1/webhooks", json!({"events": ["a"]})).await,
+        400,
+        "invalid_field",
+        "url: is missing",
+    );
+    refused(
+        &api.post("/v1/webhooks", json!({"url": "http://x/"})).await,
+        400,
+        "invalid_field",
+        "events: is missing",
+    );
+    assert_eq!(api.get("/v1/webhooks").await.expect(200)["data"], json!([]), "nothing was stored");
+}
+
+#[tokio::test]
+async fn ids_paths_methods_and_queries() {
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let hex = "0".repeat(32);
+    for path in [
+        format!("/v1/events/evt_{hex}"),
+        "/v1/events/nonsense".into(),
+        format!("/v1/events/wh_{hex}"),
+        format!("/v1/webhooks/wh_{hex}"),
+        format!("/v1/deliveries/dlv_{hex}"),
+        format!("/v1/deliveries/dlv_{hex}/attempts"),
+        format!("/v1/webhooks/wh_{hex}/deliveries"),
+        format!("/v1/events/evt_{hex}/deliveries"),
+        "/v1/tenants/nobody".into(),
+        "/v1/tenants/NOT%20A%20NAME".into(),
+        "/v1/events/%ff".into(),
+    ] {
+        refused(&api.get(&path).await, 404, "not_found", "there is no such");
+    }
+    refused(&api.get("/v1/nothing").await, 404, "no_such_path", "/docs");
+    refused(&api.raw("DELETE", "/v1/events", &[], vec![]).await, 405, "method_not_allowed", "Allow");
+    for (query, mentions) in [
+        ("limit=0", "limit"),
+        ("limit=100000", "1 to 500"),
+        ("limit=-1", "limit"),
+        ("limit=many", "limit"),
+        ("offset=10001", "offset"),
+        ("cursor=nonsense", "cursor"),
+        ("status=broken", "status"),
+        ("failure_category=bad_luck", "failure_category"),
+        ("from=yesterday", "RFC 3339"),
+        ("webhook_id=x", "webhook_id"),
+        ("colour=blue", "colour"),
+    ] {
+        let answer = api.get(&format!("/v1/deliveries?{query}")).await;
+        assert_eq!(answer.status, 400, "{query}");
+        let detail = answer.json()["detail"].as_str().unwrap().to_owned();
+        assert!(detail.contains(mentions), "{query}: {detail}");
+    }
+}
+
+#[tokio::test]
+async fn keys_and_scopes() {
+    let redrive = Redrive::start().await;
+    let admin = redrive.api();
+    let event = json!({"event_type": "a.b", "data": 1});
+    for api in [admin.without_key(), admin.with_key("rdk_wrong"), admin.with_key("")] {
+        refused(&api.get("/v1/webhooks").await, 401, "unauthorized", "Authorization: Bearer");
+        refused(&api.post("/v1/events", &event).await, 401, "unauthorized", "Authorization: Bearer");
+    }
+    let basic = [("authorization", "Basic YTpi")];
+    refused(&admin.raw("GET", "/v1/webhooks", &basic, vec![]).await, 401, "unauthorized", "Bearer");
+
+    admin.post("/v1/tenants", json!({"id": "acme"})).await.expect(201);
+    let key = |scopes: Value| {
+        let admin = admin.clone();
+        async move {
+            let made = admin.post("/v1/tenants/acme/api-keys", json!({"scopes": scopes})).await.expect(201);
+            (admin.with_key(made["key"].as_str().unwrap()), made["id"].as_str().unwrap().to_owned())
+        }
+    };
+    let (publisher, publisher_id) = key(json!(["publish"])).await;
+    let (reader, _) = key(json!(["read"])).await;
+    let (manager, _) = key(json!(["manage"])).await;
+    assert_eq!(publisher.post("/v1/events", &event).await.status, 202);
+    refused(&publisher.get("/v1/events").await, 403, "forbidden", "\"read\"");
+    refused(&reader.post("/v1/events", &event).await, 403, "forbidden", "\"publish\"");
+    refused(&reader.post("/v1/webhooks", json!({})).await, 403, "forbidden", "\"manage\"");
+    assert_eq!(manager.get("/v1/events").await.status, 200);
+    for api in [&publisher, &reader, &manager] {
+        refused(&api.get("/v1/tenants").await, 403, "forbidden", "admin");
+        refused(&api.get("/v1/events?tenant_id=default").await, 403, "forbidden", "");
+    }
+    // Revocation works with the very next request.
+    admin.delete(&format!("/v1/tenants/acme/api-keys/{publisher_id}")).await.expect(204);
+    refused(&publisher.post("/v1/events", &event).await, 401, "unauthorized", "");
+    let again = admin.delete(&format!("/v1/tenants/acme/api-keys/{publisher_id}")).await;
+    refused(&again, 404, "not_found", "live API key");
+}
+
+#[tokio::test]
+async fn tenants_and_keys_are_checked() {
+    let redrive = Redrive::start().await;
+    let admin = redrive.api();
+    refused(&admin.post("/v1/tenants", json!({"id": "Not A Name"})).await, 400, "invalid_field", "a-z");
+    admin.post("/v1/tenants", json!({"id": "acme"})).await.expect(201);
+    refused(&admin.post("/v1/tenants", json!({"id": "acme"})).await, 409, "tenant_exists", "acme");
+    let scopes = json!({"scopes": ["fly"]});
+    refused(&admin.post("/v1/tenants/acme/api-keys", scopes).await, 400, "invalid_field", "scopes");
+    let none = json!({"scopes": []});
+    refused(&admin.post("/v1/tenants/acme/api-keys", none).await, 400, "invalid_field", "scopes");
+    let nobody = admin.post("/v1/tenants/nobody/api-keys", json!({})).await;
+    refused(&nobody, 404, "not_found", "tenant");
+    let event = json!({"event_type": "a.b", "data": 1, "tenant_id": "nobody"});
+    refused(&admin.post("/v1/events", event).await, 404, "not_found", "tenant");
+}
