@@ -68,7 +68,7 @@ impl Sqlite {
         let mut connection = connect(&options.path)?;
         schema::prepare(&mut connection, &options.path)?;
         let readers = Readers::open(options)?;
-        let writer = Writer::start(connection, options);
+        let writer = Writer::start(connection, options, readers.gate());
         Ok(Self { writer, readers, _lock: lock })
     }
 

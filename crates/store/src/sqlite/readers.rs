@@ -4,17 +4,23 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use rusqlite::{Connection, OpenFlags};
-use tokio::sync::Semaphore;
+use rusqlite::{Connection, InterruptHandle, OpenFlags};
+use tokio::{
+    sync::RwLock,
+    task::{JoinError, JoinHandle},
+};
 
 use super::{Options, unusable, writer::store_error};
 use crate::error::{OpenError, StoreError};
 
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// What every question passes through: so many at a time, and none while the writer has it to itself.
+pub(super) type Gate = Arc<RwLock<()>>;
+
 pub(super) struct Readers {
     idle: Arc<Mutex<Vec<Connection>>>,
-    free: Arc<Semaphore>,
+    gate: Gate,
     path: PathBuf,
 }
 
@@ -22,48 +28,54 @@ impl Readers {
     pub(super) fn open(options: &Options) -> Result<Self, OpenError> {
         let path = options.path.clone();
         let first = connect(&path).map_err(|error| unusable(&path, &error))?;
-        let free = Arc::new(Semaphore::new(options.readers));
-        Ok(Self { idle: Arc::new(Mutex::new(vec![first])), free, path })
+        let gate = Arc::new(RwLock::with_max_readers((), options.readers as u32));
+        Ok(Self { idle: Arc::new(Mutex::new(vec![first])), gate, path })
+    }
+
+    pub(super) fn gate(&self) -> Gate {
+        self.gate.clone()
     }
 
     pub(super) async fn run<T: Send + 'static>(
         &self,
         question: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let closed = |_| StoreError::Unavailable("the store is closed".into());
-        let turn = self.free.clone().acquire_owned().await.map_err(closed)?;
+        let pass = self.gate.clone().read_owned().await;
         let idle = self.idle.lock().pop();
         let connection = match idle {
             Some(connection) => connection,
             None => connect(&self.path).map_err(|error| store_error(&error))?,
         };
-        let home = self.idle.clone();
-        // A task of its own: if whoever asked goes away, the turn still lasts as long as the query does.
-        let task = tokio::spawn(async move {
-            let (answer, connection) = ask(connection, question).await?;
+        let stop = Arc::new(Mutex::new(Some(connection.get_interrupt_handle())));
+        let (home, running) = (self.idle.clone(), stop.clone());
+        // The pass lasts as long as the query, even if whoever asked has gone away.
+        let answer = tokio::task::spawn_blocking(move || {
+            let answer = question(&connection);
+            // From here on the connection is for the next question, which is not to be stopped for this one.
+            running.lock().take();
             home.lock().push(connection);
-            drop(turn);
-            answer.map_err(|error| store_error(&error))
+            drop(pass);
+            answer
         });
-        task.await.unwrap_or_else(|failed| Err(StoreError::Unavailable(failed.to_string())))
+        match tokio::spawn(in_time(answer, stop)).await {
+            Ok(Ok(answer)) => answer.map_err(|error| store_error(&error)),
+            Ok(Err(failed)) | Err(failed) => Err(StoreError::Unavailable(failed.to_string())),
+        }
     }
 }
 
-/// Asks, and stops a query that takes too long.
-async fn ask<T: Send + 'static>(
-    connection: Connection,
-    question: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-) -> Result<(rusqlite::Result<T>, Connection), StoreError> {
-    let stop = connection.get_interrupt_handle();
-    let mut answer = tokio::task::spawn_blocking(move || (question(&connection), connection));
-    let answered = match tokio::time::timeout(PATIENCE, &mut answer).await {
-        Ok(answered) => answered,
-        Err(_) => {
-            stop.interrupt();
-            answer.await
-        }
-    };
-    answered.map_err(|panic| StoreError::Unavailable(panic.to_string()))
+/// Waits for an answer, and stops the query if it takes too long.
+async fn in_time<T>(
+    mut answer: JoinHandle<T>,
+    stop: Arc<Mutex<Option<InterruptHandle>>>,
+) -> Result<T, JoinError> {
+    if let Ok(answered) = tokio::time::timeout(PATIENCE, &mut answer).await {
+        return answered;
+    }
+    if let Some(handle) = &*stop.lock() {
+        handle.interrupt();
+    }
+    answer.await
 }
 
 fn connect(path: &PathBuf) -> rusqlite::Result<Connection> {

@@ -13,7 +13,7 @@ use std::{
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 use tokio::sync::oneshot;
 
-use super::{Options, publish, record};
+use super::{Options, publish, readers::Gate, record};
 use crate::{
     Done, NewEvent, Outcome, Published, Recorded,
     batch::{self, CommitError, Weighed},
@@ -82,7 +82,7 @@ impl Queue {
 }
 
 impl Writer {
-    pub(super) fn start(connection: Connection, options: &Options) -> Self {
+    pub(super) fn start(connection: Connection, options: &Options, readers: Gate) -> Self {
         let (jobs, waiting) = mpsc::channel();
         let commits = Arc::new(AtomicU64::new(0));
         let queue = Arc::new(Queue {
@@ -91,7 +91,7 @@ impl Writer {
             max_items: options.max_waiting,
             max_bytes: options.max_waiting_bytes,
         });
-        let log = Log::of(&options.path);
+        let log = Log::of(&options.path, readers);
         let desk = Desk { connection, log, commits: commits.clone(), queue: queue.clone() };
         let thread =
             std::thread::Builder::new().name("store-writer".into()).spawn(move || desk.work(&waiting));
@@ -173,9 +173,10 @@ fn in_transaction<T>(
 }
 
 /// The write-ahead log. SQLite's own checkpoints copy it into the database on the way, but it starts over
-/// only at a moment without readers, which may never come under load. So it is made to, before it is large.
+/// only at a moment without readers, which may never come under load. So readers are made to wait for it.
 struct Log {
     path: PathBuf,
+    readers: Gate,
     /// The size at which it is made to start over.
     limit: u64,
 }
@@ -183,26 +184,27 @@ struct Log {
 impl Log {
     const LIMIT: u64 = 32 << 20;
 
-    fn of(database: &Path) -> Self {
+    fn of(database: &Path, readers: Gate) -> Self {
         let mut path = database.as_os_str().to_owned();
         path.push("-wal");
-        Self { path: path.into(), limit: Self::LIMIT }
+        Self { path: path.into(), readers, limit: Self::LIMIT }
     }
 
-    /// Waits for the readers of the log, which are stopped after two seconds, and has it start over.
+    /// Has a large log start over, as soon as those who read now are done or stopped.
     fn rein_in(&mut self, connection: &Connection) {
         let size = std::fs::metadata(&self.path).map_or(0, |file| file.len());
         if size < self.limit {
             return;
         }
+        let _alone = self.readers.blocking_write();
         let busy = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |row| row.get::<_, bool>(0));
         self.limit = match busy {
             Ok(false) => Self::LIMIT,
-            // Not at every commit: each try may hold up the writer.
+            // Another program reads the file. Each try holds up the writer, so not at every commit.
             _ => size + Self::LIMIT,
         };
         if self.limit > Self::LIMIT {
-            tracing::warn!(bytes = size, "the write-ahead log grows: something reads for too long");
+            tracing::warn!(bytes = size, "the write-ahead log grows: another program reads the database");
         }
     }
 }
