@@ -120,6 +120,7 @@ impl Engine {
                 }
                 Published::KeyReused { event } => return Err(PublishError::KeyReused(event)),
                 Published::NoTenant => return Err(PublishError::NoTenant),
+                Published::Fenced => return Err(StoreError::Fenced.into()),
             };
         }
         Err(PublishError::Store(StoreError::Unavailable("the tenant's webhooks keep changing".into())))

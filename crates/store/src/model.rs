@@ -80,6 +80,8 @@ pub enum Published {
     },
     /// The tenant's webhooks have changed since the fan-out was made: make it again.
     ConfigChanged,
+    /// The publishing node's epoch is over: it may not take anything on.
+    Fenced,
     /// There is no such tenant.
     NoTenant,
 }

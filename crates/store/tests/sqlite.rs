@@ -321,3 +321,17 @@ async fn fill_the_disk(folder: &Path) {
     let list: String = acknowledged.iter().map(|id| format!("{id}\n")).collect();
     fs::write(folder.join("acknowledged"), list).unwrap();
 }
+
+#[test]
+fn the_database_of_another_program_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("theirs.db");
+    rusqlite::Connection::open(&path).unwrap().execute_batch("CREATE TABLE theirs (x)").unwrap();
+    let error = Sqlite::open(&Options::at(&path)).err().unwrap().to_string();
+    assert!(error.contains("another program"), "{error}");
+    let tables: i64 = rusqlite::Connection::open(&path)
+        .unwrap()
+        .query_row("SELECT count(*) FROM sqlite_master", (), |row| row.get(0))
+        .unwrap();
+    assert_eq!(tables, 1);
+}

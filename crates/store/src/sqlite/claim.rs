@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use redrive_core::{DeliveryId, Time, WebhookId, event::Event};
 use rusqlite::{OptionalExtension, Row, Transaction};
+use tokio::sync::oneshot;
 
 use super::{
     Sqlite,
@@ -139,13 +140,25 @@ impl Claim for Sqlite {
     }
 
     fn mark_sending(&self, epoch: Epoch, delivery: DeliveryId) -> Answer<'_, bool> {
-        self.write(move |transaction| {
-            let marked = transaction
-                .prepare_cached("UPDATE leased SET sending = 1 WHERE delivery = ? AND epoch = ?")?
-                .execute((Col(delivery), epoch.0))?;
-            Ok(marked == 1)
+        let (answer, answered) = oneshot::channel();
+        let done = Box::new(move |result| drop(answer.send(result)));
+        self.writer.mark(epoch, delivery, done);
+        Box::pin(async {
+            answered.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the store is closed".into())))
         })
     }
+}
+
+/// Marks a lease as being sent. False: it is not this epoch's.
+pub(super) fn mark(
+    transaction: &Transaction<'_>,
+    epoch: Epoch,
+    delivery: DeliveryId,
+) -> rusqlite::Result<bool> {
+    let marked = transaction
+        .prepare_cached("UPDATE leased SET sending = 1 WHERE delivery = ? AND epoch = ?")?
+        .execute((Col(delivery), epoch.0))?;
+    Ok(marked == 1)
 }
 
 fn claim_lane(

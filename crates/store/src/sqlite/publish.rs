@@ -46,8 +46,10 @@ impl<'a> Publishing<'a> {
         {
             return Ok(taken);
         }
-        // A fenced node's fan-out is refused like a stale one: it has to look at the world again.
-        if counter.config_version != new.config_version || !self.is_live(new.epoch)? {
+        if !self.is_live(new.epoch)? {
+            return Ok(Published::Fenced);
+        }
+        if counter.config_version != new.config_version {
             return Ok(Published::ConfigChanged);
         }
         let next = Counter { next_seq: counter.next_seq + 1, ..counter };

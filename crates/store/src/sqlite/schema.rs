@@ -11,17 +11,33 @@ mod embedded {
     refinery::embed_migrations!("src/sqlite/migrations");
 }
 
+/// Marks the file as ours ("Rdrv"), so that nobody else's database is ever changed.
+const APPLICATION_ID: i64 = 0x5264_7276;
+
 /// Brings the schema up to date, or refuses one that is newer than this binary.
 pub(super) fn prepare(connection: &mut Connection, path: &Path) -> Result<(), OpenError> {
     let runner = embedded::migrations::runner();
     let known = runner.get_migrations().iter().map(|migration| migration.version()).max();
     let known = i64::from(known.unwrap_or_default());
+    if is_foreign(connection).map_err(|error| unusable(path, &error))? {
+        return Err(unusable(path, &"it is a database of another program"));
+    }
     let found = version(connection).map_err(|error| unusable(path, &error))?;
     if found > known {
         return Err(OpenError::NewerSchema { path: path.display().to_string(), found, known });
     }
     runner.run(connection).map_err(|error| unusable(path, &error))?;
     Ok(())
+}
+
+fn is_foreign(connection: &Connection) -> rusqlite::Result<bool> {
+    let id: i64 = connection.query_row("PRAGMA application_id", (), |row| row.get(0))?;
+    let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_master", (), |row| row.get(0))?;
+    if id == 0 && tables == 0 {
+        connection.execute_batch(&format!("PRAGMA application_id = {APPLICATION_ID}"))?;
+        return Ok(false);
+    }
+    Ok(id != APPLICATION_ID)
 }
 
 fn version(connection: &Connection) -> rusqlite::Result<i64> {

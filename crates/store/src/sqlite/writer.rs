@@ -10,12 +10,13 @@ use std::{
     thread::JoinHandle,
 };
 
+use redrive_core::DeliveryId;
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 use tokio::sync::oneshot;
 
-use super::{Options, publish, readers::Gate, record};
+use super::{Options, claim, publish, readers::Gate, record};
 use crate::{
-    Done, NewEvent, Outcome, Published, Recorded,
+    Done, Epoch, NewEvent, Outcome, Published, Recorded,
     batch::{self, CommitError, Weighed},
     error::StoreError,
 };
@@ -30,6 +31,8 @@ enum Job {
 enum Write {
     Publish(NewEvent, Done<Published>),
     Record(Arc<Outcome>, Done<Recorded>),
+    /// Notes that a delivery is about to be sent; after a crash there may be thousands at once.
+    Mark(Epoch, DeliveryId, Done<bool>),
 }
 
 impl Weighed for Write {
@@ -37,6 +40,7 @@ impl Weighed for Write {
         match self {
             Self::Publish(new, _) => (1 + 2 * new.deliveries.len(), new.event.weight()),
             Self::Record(..) => (3, 512),
+            Self::Mark(..) => (1, 64),
         }
     }
 }
@@ -45,6 +49,7 @@ impl Weighed for Write {
 enum Written {
     Published(Published),
     Recorded(Recorded),
+    Marked(bool),
 }
 
 /// The handle on the writer thread.
@@ -115,6 +120,10 @@ impl Writer {
         self.submit(Write::Record(outcome, done));
     }
 
+    pub(super) fn mark(&self, epoch: Epoch, delivery: DeliveryId, done: Done<bool>) {
+        self.submit(Write::Mark(epoch, delivery, done));
+    }
+
     fn submit(&self, write: Write) {
         let unsent = match &self.jobs {
             Some(jobs) => jobs.send(Job::Batched(write)).err().map(|unsent| unsent.0),
@@ -134,7 +143,9 @@ impl Writer {
         let commits = self.commits.clone();
         let job = Job::Alone(Box::new(move |connection| {
             let result = in_transaction(connection, change);
-            commits.fetch_add(1, Relaxed);
+            if result.is_ok() {
+                commits.fetch_add(1, Relaxed);
+            }
             // Nobody listens any more: the change stands all the same.
             let _ = answer.send(result.map_err(|error| store_error(&error)));
         }));
@@ -148,9 +159,11 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // The thread finishes what waits, then sees that nobody is left.
+        // The thread finishes what waits, then sees that nobody is left. It may itself be the last to let
+        // go of the store, from a callback: then there is nothing to wait for.
         self.jobs = None;
         if let Some(thread) = self.thread.take()
+            && thread.thread().id() != std::thread::current().id()
             && thread.join().is_err()
         {
             tracing::error!("the store's writer panicked");
@@ -251,8 +264,9 @@ impl Desk {
         let connection = &mut self.connection;
         let commits = &self.commits;
         let results = batch::commit(batch, &mut |slice| {
+            let written = commit_slice(connection, slice)?;
             commits.fetch_add(1, Relaxed);
-            commit_slice(connection, slice)
+            Ok(written)
         });
         for (write, result) in batch.drain(..).zip(results) {
             if let Write::Publish(new, _) = &write {
@@ -271,6 +285,9 @@ fn commit_slice(connection: &mut Connection, slice: &[Write]) -> Result<Vec<Writ
             written.push(match write {
                 Write::Publish(new, _) => Written::Published(published.apply(new)?),
                 Write::Record(outcome, _) => Written::Recorded(record::apply(transaction, outcome)?),
+                Write::Mark(epoch, delivery, _) => {
+                    Written::Marked(claim::mark(transaction, *epoch, *delivery)?)
+                }
             });
         }
         published.finish()?;
@@ -289,9 +306,11 @@ fn finish(write: Write, result: Result<Written, StoreError>) {
     match (write, result) {
         (Write::Publish(_, done), Ok(Written::Published(published))) => done(Ok(published)),
         (Write::Record(_, done), Ok(Written::Recorded(recorded))) => done(Ok(recorded)),
+        (Write::Mark(_, _, done), Ok(Written::Marked(marked))) => done(Ok(marked)),
         (Write::Publish(_, done), Err(error)) => done(Err(error)),
         (Write::Record(_, done), Err(error)) => done(Err(error)),
-        (Write::Publish(..), Ok(Written::Recorded(_))) | (Write::Record(..), Ok(Written::Published(_))) => {
+        (Write::Mark(_, _, done), Err(error)) => done(Err(error)),
+        (Write::Publish(..) | Write::Record(..) | Write::Mark(..), Ok(_)) => {
             unreachable!("a write's result is of its own kind")
         }
     }
