@@ -11,6 +11,7 @@ use redrive_core::{
 };
 use redrive_egress::Timings;
 use redrive_store::{Attempt, AttemptStatus, Next, Outcome, PhaseTimings, Recorded, StoreError};
+use tokio::sync::Notify;
 
 use crate::{
     Inner,
@@ -32,7 +33,10 @@ pub(crate) struct Pending {
 
 /// Outcomes that the store has not taken yet.
 #[derive(Default)]
-pub(crate) struct Kept(Mutex<Vec<Pending>>);
+pub(crate) struct Kept {
+    pending: Mutex<Vec<Pending>>,
+    trouble: Notify,
+}
 
 impl Inner {
     /// Decides what an attempt means and records it.
@@ -170,8 +174,8 @@ impl Inner {
             // Never to be stored as it is: without its details it can be.
             Err(StoreError::Refused(why)) => self.without_details(pending, &why),
             Err(_) => {
+                self.kept.pending.lock().push(pending);
                 self.store_failed();
-                self.kept.0.lock().push(pending);
             }
         }
     }
@@ -244,30 +248,31 @@ impl Inner {
             tracing::error!("the store does not take writes; nothing is sent until it does");
         }
         self.dispatch.store_failed();
+        self.kept.trouble.notify_one();
     }
 
-    /// Offers kept outcomes again and again, and lets sending go on once the store works.
+    /// After a failure of the store: asks until it works, then offers what was kept and lets sending go on.
     pub(crate) async fn keep_offering(self: Arc<Self>) {
         loop {
             tokio::select! {
-                () = tokio::time::sleep(OFFER_AGAIN) => {}
+                () = self.kept.trouble.notified() => {}
                 () = self.stop.cancelled() => return,
             }
-            if self.metrics.store_up.get() == 1 && self.kept.0.lock().is_empty() {
-                continue;
+            while self.store.ping().await.is_err() {
+                tokio::time::sleep(OFFER_AGAIN).await;
             }
-            if self.store.ping().await.is_ok() {
-                if self.metrics.store_up.set(1) == 0 {
-                    tracing::info!("the store takes writes again");
-                }
-                let kept = std::mem::take(&mut *self.kept.0.lock());
-                for pending in kept {
-                    self.offer(pending);
-                }
-                let moves = self.dispatch.store_works();
-                self.carry_out(moves);
-                self.alarm.ring();
+            if self.metrics.store_up.set(1) == 0 {
+                tracing::info!("the store takes writes again");
             }
+            let kept = std::mem::take(&mut *self.kept.pending.lock());
+            for pending in kept {
+                self.offer(pending);
+            }
+            let moves = self.dispatch.store_works();
+            self.carry_out(moves);
+            self.alarm.ring();
+            // A store that takes a ping but no outcome is not asked without end.
+            tokio::time::sleep(OFFER_AGAIN).await;
         }
     }
 }

@@ -130,10 +130,10 @@ fn connect(path: &Path) -> Result<Connection, OpenError> {
     let open = || -> rusqlite::Result<Connection> {
         let connection = Connection::open(path)?;
         connection.execute_batch(
-            "PRAGMA page_size = 8192;
+            "PRAGMA page_size = 4096;
              PRAGMA journal_mode = WAL;
              PRAGMA synchronous = FULL;
-             PRAGMA wal_autocheckpoint = 2000;
+             PRAGMA wal_autocheckpoint = 4000;
              PRAGMA journal_size_limit = 67108864;
              PRAGMA cache_size = -16384;
              PRAGMA temp_store = MEMORY;

@@ -1,0 +1,222 @@
+//! Killed again and again under load: what was acknowledged arrives, and nothing else does.
+//!
+//! Judged from outside, by what publishers were told, what receivers got and what the history shows.
+
+// Tests may read clocks, and a test that cannot go on should panic.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use redrive_testkit::{Answer, Api, Arrival, Receiver, Redrive, Reply, Setup};
+use redrive_tests::{attempts_of, entries, id, text};
+use serde_json::{Value, json};
+use tokio::{sync::watch, task::JoinSet};
+
+const KILLS: usize = 20;
+const MAX_IN_FLIGHT: usize = 32;
+const PUBLISHERS: usize = 6;
+/// Between two publishes of one publisher: load enough to always be in the middle of something.
+const PACE: Duration = Duration::from_millis(4);
+
+/// One event that a publisher did not give up on until it was acknowledged.
+#[derive(Debug)]
+struct Acked {
+    key: String,
+    event: String,
+}
+
+/// Publishes one event after the other, each again with the same key until it is acknowledged.
+async fn publish(
+    api: Api,
+    publisher: usize,
+    mut running: watch::Receiver<bool>,
+    stop: Arc<AtomicUsize>,
+) -> Vec<Acked> {
+    let mut acked = Vec::new();
+    while stop.load(Relaxed) == 0 {
+        let key = format!("{publisher}-{}", acked.len());
+        let event = json!({"event_type": "crash.test", "idempotency_key": key, "data": {"key": key, "pad": "x".repeat(200)}});
+        loop {
+            running.wait_for(|running| *running).await.unwrap();
+            match api.try_post("/v1/events", &event).await {
+                Ok(answer) if matches!(answer.status, 200 | 202) => {
+                    acked.push(Acked { key, event: id(&answer.json()).to_owned() });
+                    break;
+                }
+                Ok(answer) => assert_eq!(answer.status, 503, "{:?}", answer.json()),
+                // Killed in the middle: whether it was stored is unknown, so it is sent again.
+                Err(_) => tokio::time::sleep(PACE).await,
+            }
+        }
+        tokio::time::sleep(PACE).await;
+    }
+    acked
+}
+
+/// Some answers are slow, and a quarter of all deliveries fail at first; which, their ids decide.
+fn answer(arrival: &Arrival) -> Reply {
+    let dice = arrival
+        .header("x-webhook-delivery")
+        .unwrap()
+        .bytes()
+        .fold(0u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+    let attempt = arrival.header("x-webhook-attempt").unwrap();
+    match (&*arrival.path, dice % 8) {
+        ("/failing", 0 | 1) if attempt == "1" => Reply::status(500),
+        ("/failing", 2) if attempt == "1" || attempt == "2" => Reply::status(503),
+        ("/slow", 0) => Reply::status(200).after(Duration::from_millis(150)),
+        ("/slow", 1 | 2) => Reply::status(204).after(Duration::from_millis(30)),
+        _ => Reply::status(200),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_acknowledged_is_lost_by_kills_under_load() {
+    let began = Instant::now();
+    let receiver = Receiver::with(answer).await;
+    let setup = Setup::new().env("REDRIVE_DELIVERY_MAX_IN_FLIGHT", MAX_IN_FLIGHT.to_string());
+    let mut redrive = Redrive::start_with(setup).await;
+    let api = redrive.api();
+    for path in ["/fast", "/slow", "/failing"] {
+        let retries = json!({"schedule": [0, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1], "timeout_ms": 10_000});
+        api.create_webhook(&receiver.url_at(path), json!({"retry_config": retries, "max_in_flight": 16}))
+            .await;
+    }
+
+    let (running, is_running) = watch::channel(true);
+    let stop = Arc::new(AtomicUsize::new(0));
+    let mut publishers = JoinSet::new();
+    for publisher in 0..PUBLISHERS {
+        publishers.spawn(publish(api.clone(), publisher, is_running.clone(), stop.clone()));
+    }
+    for kill in 0..KILLS {
+        // In the middle of things, and at another point of them each time.
+        receiver.wait_for(receiver.count() + 300 + 59 * (kill % 7)).await;
+        running.send_replace(false);
+        redrive.restart().await;
+        running.send_replace(true);
+    }
+    stop.store(1, Relaxed);
+    let acked: Vec<Acked> = publishers.join_all().await.into_iter().flatten().collect();
+
+    let deliveries = all_over(&api).await;
+    let arrivals = receiver.arrivals();
+    no_loss(&acked, &deliveries, &arrivals);
+    let duplicates = count_duplicates(&deliveries, &arrivals);
+    assert!(duplicates <= KILLS * MAX_IN_FLIGHT, "{duplicates} duplicates");
+    attempts_without_gaps(&api, &deliveries).await;
+    println!(
+        "crash: {} events acknowledged, {} deliveries, {} arrivals, {duplicates} duplicates (at most {}), \
+         0 lost, {KILLS} kills, {:.1} s",
+        acked.len(),
+        deliveries.len(),
+        arrivals.len(),
+        KILLS * MAX_IN_FLIGHT,
+        began.elapsed().as_secs_f64(),
+    );
+}
+
+/// Waits until nothing is pending any more, and gives all deliveries.
+async fn all_over(api: &Api) -> Vec<Value> {
+    let over = |page: &Value| page["data"].as_array().unwrap().is_empty();
+    api.eventually("every delivery to be over", "/v1/deliveries?status=pending&limit=1", over).await;
+    let mut deliveries = Vec::new();
+    let mut path = "/v1/deliveries?limit=500".to_owned();
+    loop {
+        let page = api.get(&path).await.expect(200);
+        deliveries.extend(entries(&page));
+        match page["next_cursor"].as_str() {
+            Some(cursor) => path = format!("/v1/deliveries?limit=500&cursor={cursor}"),
+            None => return deliveries,
+        }
+    }
+}
+
+fn no_loss(acked: &[Acked], deliveries: &[Value], arrivals: &[Arrival]) {
+    let keys: HashSet<&str> = acked.iter().map(|acked| &*acked.key).collect();
+    let by_event: HashMap<&str, &str> = acked.iter().map(|acked| (&*acked.event, &*acked.key)).collect();
+    assert_eq!((keys.len(), by_event.len()), (acked.len(), acked.len()), "one event for each key");
+
+    for delivery in deliveries {
+        assert_eq!(delivery["status"], "delivered", "{delivery:#}");
+        assert!(by_event.contains_key(text(&delivery["event_id"])), "never acknowledged: {delivery:#}");
+    }
+    assert_eq!(deliveries.len(), 3 * acked.len(), "one delivery for each event and webhook");
+
+    let mut arrived = HashSet::new();
+    for arrival in arrivals {
+        // What arrives is what was published, under the id that its publisher was told.
+        let body = arrival.json();
+        assert_eq!(by_event.get(arrival.webhook_id()).copied(), body["data"]["key"].as_str(), "{body}");
+        arrived.insert((arrival.webhook_id(), &*arrival.path));
+    }
+    let lost: Vec<_> = acked
+        .iter()
+        .flat_map(|acked| ["/fast", "/slow", "/failing"].map(|path| (&*acked.event, path)))
+        .filter(|owed| !arrived.contains(owed))
+        .collect();
+    assert!(lost.is_empty(), "{} lost: {lost:?}", lost.len());
+}
+
+/// Arrivals beyond the recorded attempts of their deliveries.
+fn count_duplicates(deliveries: &[Value], arrivals: &[Arrival]) -> usize {
+    let mut sent: HashMap<&str, usize> = HashMap::new();
+    for arrival in arrivals {
+        *sent.entry(arrival.header("x-webhook-delivery").unwrap()).or_default() += 1;
+    }
+    let beyond = |delivery: &Value| {
+        let recorded = delivery["attempt_count"].as_u64().unwrap() as usize;
+        sent.get(id(delivery)).copied().unwrap_or(0).saturating_sub(recorded)
+    };
+    deliveries.iter().map(beyond).sum()
+}
+
+/// Attempts are numbered from 1 without gaps, and the last of them, and it alone, succeeded.
+async fn attempts_without_gaps(api: &Api, deliveries: &[Value]) {
+    let several = deliveries.iter().filter(|delivery| delivery["attempt_count"] != 1);
+    for delivery in several.clone().take(300).chain(deliveries.iter().take(50)) {
+        let attempts = attempts_of(api, id(delivery)).await;
+        let numbers: Vec<_> = attempts.iter().map(|attempt| attempt["number"].as_u64().unwrap()).collect();
+        let expected: Vec<_> = (1..=delivery["attempt_count"].as_u64().unwrap()).collect();
+        assert_eq!(numbers, expected, "{delivery:#}");
+        let successes = attempts.iter().filter(|attempt| attempt["status"] == "success").count();
+        assert_eq!(successes, 1, "{attempts:#?}");
+        assert_eq!(attempts.last().unwrap()["status"], "success", "{attempts:#?}");
+    }
+    assert!(several.count() > 0, "some attempts failed on purpose");
+}
+
+#[tokio::test]
+async fn one_key_through_kills_is_one_event() {
+    let receiver = Receiver::start().await;
+    let mut redrive = Redrive::start().await;
+    let api = redrive.api();
+    api.create_webhook(&receiver.url(), Value::Null).await;
+    let event = json!({"event_type": "crash.key", "idempotency_key": "the one", "data": 1});
+    let mut ids = HashSet::new();
+    for _ in 0..3 {
+        let mut publishers = JoinSet::new();
+        for _ in 0..20 {
+            let (api, event) = (api.clone(), event.clone());
+            publishers.spawn(async move { api.try_post("/v1/events", event).await });
+        }
+        // Killed as soon as the first answer is there, with the others under way.
+        let first = publishers.join_next().await.unwrap().unwrap();
+        redrive.restart().await;
+        let answers = [first].into_iter().chain(publishers.join_all().await);
+        let acked = answers.filter_map(Result::ok).filter(|answer: &Answer| answer.status < 300);
+        ids.extend(acked.map(|answer| id(&answer.json()).to_owned()));
+    }
+    ids.insert(id(&api.post("/v1/events", &event).await.expect(200)).to_owned());
+    assert_eq!(ids.len(), 1, "{ids:?}");
+    let arrivals = receiver.wait_for(1).await;
+    assert!(arrivals.iter().all(|arrival| ids.contains(arrival.webhook_id())));
+    assert_eq!(entries(&api.get("/v1/events").await.expect(200)).len(), 1);
+}

@@ -1,0 +1,439 @@
+//! What each kind of answer leads to, from the first attempt to a final state that people can see.
+
+// Tests may read clocks, and a test that cannot go on should panic.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
+
+use redrive_testkit::{Api, Arrival, Gate, Receiver, Redrive, Reply};
+use redrive_tests::{
+    attempts_of, attempts_when, column, deliveries_of, delivery_is, delivery_of, delivery_when, entries,
+    event_is, id, millis, redrive_at_speed, text,
+};
+use serde_json::{Value, json};
+
+/// Fast enough for a minute's wait to pass in a tenth of a second.
+const SPEED: u32 = 600;
+
+/// A receiver that answers with the status its path names: `/404` with 404.
+async fn by_path() -> Receiver {
+    Receiver::with(|arrival| Reply::status(status_in(arrival))).await
+}
+
+fn status_in(arrival: &Arrival) -> u16 {
+    arrival.path[1..].parse().unwrap()
+}
+
+fn retries(schedule: &[f64]) -> Value {
+    json!({"retry_config": {"schedule": schedule}})
+}
+
+/// Whether the dead-letter list has this delivery.
+async fn is_in_dlq(api: &Api, delivery: &str) -> bool {
+    let dead = entries(&api.get("/v1/dlq?limit=500").await.expect(200));
+    dead.iter().any(|dead| id(dead) == delivery)
+}
+
+#[tokio::test]
+async fn permanent_answers_end_a_delivery_at_once() {
+    let codes = [400, 401, 403, 404, 410, 413, 414, 415, 451];
+    let receiver = by_path().await;
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    for code in codes {
+        api.create_webhook(&receiver.url_at(&code.to_string()), retries(&[0.0, 0.0, 0.0])).await;
+    }
+    let event = api.publish("order.created", json!({})).await;
+    for delivery in deliveries_of(&api, &event).await {
+        let delivery = delivery_is(&api, id(&delivery), "dead").await;
+        let code = delivery["last_status_code"].as_u64().unwrap();
+        let category = if code == 413 { "payload_too_large" } else { "client_error" };
+        assert_eq!(delivery["dead_reason"], "permanent", "{code}");
+        assert_eq!(delivery["likely_recoverable"], false, "{code}");
+        assert_eq!(delivery["failure_category"], category, "{code}");
+        assert_eq!(delivery["attempt_count"], 1, "{code}");
+        assert!(delivery["dead_at"].is_string() && delivery["next_attempt_at"].is_null(), "{code}");
+        let attempts = attempts_of(&api, id(&delivery)).await;
+        assert_eq!(column(&attempts, "status"), ["exhausted"], "{code}");
+        assert_eq!(attempts[0]["http_status_code"], code);
+        assert!(attempts[0]["next_retry_at"].is_null() && attempts[0]["retry_reason"].is_null(), "{code}");
+        assert!(is_in_dlq(&api, id(&delivery)).await, "{code}");
+    }
+    let mut asked: Vec<u16> = receiver.arrivals().iter().map(status_in).collect();
+    asked.sort_unstable();
+    assert_eq!(asked, codes, "each once");
+}
+
+#[tokio::test]
+async fn other_failures_are_tried_again_until_the_attempts_are_used_up() {
+    let categories = [
+        (300, "redirect"),
+        (301, "redirect"),
+        (302, "redirect"),
+        (303, "redirect"),
+        (307, "redirect"),
+        (308, "redirect"),
+        (402, "client_error"),
+        (408, "timeout"),
+        (409, "client_error"),
+        (418, "client_error"),
+        (422, "client_error"),
+        (429, "rate_limit"),
+        (500, "server_error"),
+        (501, "server_error"),
+        (503, "server_error"),
+        (599, "server_error"),
+    ];
+    let canary = Receiver::start().await;
+    let elsewhere = canary.url();
+    let receiver =
+        Receiver::with(move |arrival| Reply::status(status_in(arrival)).header("location", &elsewhere)).await;
+    let redrive = redrive_at_speed(SPEED).await;
+    let api = redrive.api();
+    for (code, _) in categories {
+        api.create_webhook(&receiver.url_at(&code.to_string()), retries(&[0.0, 1.0, 1.0])).await;
+    }
+    let event = api.publish("order.created", json!({})).await;
+    for delivery in deliveries_of(&api, &event).await {
+        let delivery = delivery_is(&api, id(&delivery), "dead").await;
+        let code = delivery["last_status_code"].as_u64().unwrap();
+        let (_, category) =
+            categories.into_iter().find(|(known, _)| u64::from(*known as u16) == code).unwrap();
+        assert_eq!(delivery["dead_reason"], "exhausted", "{code}");
+        assert_eq!(delivery["likely_recoverable"], true, "{code}");
+        assert_eq!((&delivery["attempt_count"], &delivery["max_attempts"]), (&json!(3), &json!(3)), "{code}");
+        let attempts = attempts_of(&api, id(&delivery)).await;
+        assert_eq!(column(&attempts, "number"), [1, 2, 3], "{code}");
+        assert_eq!(column(&attempts, "status"), ["failed", "failed", "exhausted"], "{code}");
+        assert_eq!(column(&attempts, "failure_category"), [category; 3], "{code}");
+        assert_eq!(attempts[0]["retry_reason"], category, "{code}");
+    }
+    assert_eq!(receiver.count(), 3 * categories.len());
+    assert_eq!(canary.count(), 0, "a redirect was followed");
+}
+
+#[tokio::test]
+async fn retry_on_all_retries_what_would_be_permanent() {
+    let receiver = Receiver::with(|arrival| match arrival.header("x-webhook-attempt") {
+        Some("3") => Reply::status(200),
+        _ => Reply::status(status_in(arrival)),
+    })
+    .await;
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    for code in [400, 401, 404, 413, 451] {
+        let config = json!({"retry_config": {"schedule": [0, 0.02, 0.02], "retry_on": "all"}});
+        api.create_webhook(&receiver.url_at(&code.to_string()), config).await;
+    }
+    let own = json!({"retry_config": {"schedule": [0, 0.02, 0.02], "permanent_status_codes": [500]}});
+    api.create_webhook(&receiver.url_at("404"), &own).await;
+    api.create_webhook(&receiver.url_at("500"), &own).await;
+    let event = api.publish("order.created", json!({})).await;
+    let mut outcomes = Vec::new();
+    for delivery in deliveries_of(&api, &event).await {
+        let over = |delivery: &Value| delivery["status"] == "delivered" || delivery["status"] == "dead";
+        let delivery = delivery_when(&api, id(&delivery), "an end", over).await;
+        outcomes.push((text(&delivery["status"]).to_owned(), delivery["attempt_count"].as_u64().unwrap()));
+    }
+    outcomes.sort();
+    let mut expected = vec![("delivered".to_owned(), 3); 6];
+    expected.insert(0, ("dead".to_owned(), 1));
+    assert_eq!(outcomes, expected);
+}
+
+#[tokio::test]
+async fn gone_disables_the_webhook_and_cancels_what_is_pending() {
+    let gate = Gate::closed();
+    let held = gate.clone();
+    let receiver = Receiver::with(move |_| Reply::status(410).held_by(&held)).await;
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let webhook = api.create_webhook(&receiver.url(), json!({"max_in_flight": 1})).await;
+    let first = api.publish("order.created", json!({})).await;
+    receiver.wait_for(1).await;
+    let mut later = Vec::new();
+    for _ in 0..3 {
+        later.push(api.publish("order.created", json!({})).await);
+    }
+    gate.open();
+
+    let first = event_is(&api, &first, "dead").await;
+    assert_eq!((&first["dead_reason"], &first["last_status_code"]), (&json!("permanent"), &json!(410)));
+    for event in later {
+        let delivery = event_is(&api, &event, "cancelled").await;
+        assert!(text(&delivery["cancel_reason"]).contains("410"), "{delivery:#}");
+        assert_eq!(delivery["attempt_count"], 0);
+        assert!(delivery["cancelled_at"].is_string());
+    }
+    let webhook = api.get(&format!("/v1/webhooks/{}", id(&webhook))).await.expect(200);
+    assert_eq!((&webhook["state"], &webhook["active"]), (&json!("disabled"), &json!(false)));
+    assert!(text(&webhook["disabled_reason"]).contains("410"), "{webhook:#}");
+    assert_eq!(api.publish("order.created", json!({})).await["deliveries"], 0);
+    assert_eq!(receiver.count(), 1);
+
+    // Enabled again, it gets what comes from then on.
+    receiver.answer_with(|_| Reply::status(200));
+    api.post(&format!("/v1/webhooks/{}/enable", id(&webhook)), json!({})).await.expect(200);
+    let event = api.publish("order.created", json!({})).await;
+    event_is(&api, &event, "delivered").await;
+    assert_eq!(receiver.count(), 2);
+}
+
+#[tokio::test]
+async fn a_dead_delivery_is_redriven_in_a_new_round() {
+    let receiver = Receiver::answering(404).await;
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let webhook = api.create_webhook(&receiver.url(), json!({})).await;
+    let event = api.publish("order.created", json!({"n": 1})).await;
+    let first = event_is(&api, &event, "dead").await;
+    assert!(is_in_dlq(&api, id(&first)).await);
+    assert_eq!(first["round"], 1);
+
+    // Still failing: the second round dies as well and takes the first one's place.
+    let answer = api.post(&format!("/v1/deliveries/{}/retry", id(&first)), json!({})).await.expect(202);
+    let second = delivery_is(&api, text(&answer["delivery_id"]), "dead").await;
+    assert_eq!((&second["round"], &second["replay_of"]), (&json!(2), &first["id"]));
+    assert_eq!(second["attempt_count"], 1, "a new round begins with its own first attempt");
+    let first = delivery_is(&api, id(&first), "dead").await;
+    assert_eq!(first["redriven_as"], second["id"]);
+    assert!(!is_in_dlq(&api, id(&first)).await, "redriven ones leave the list");
+    assert!(is_in_dlq(&api, id(&second)).await);
+    let again = api.post(&format!("/v1/deliveries/{}/retry", id(&first)), json!({})).await;
+    assert_eq!((again.status, &*again.problem()), (409, "already_redriven"));
+
+    // Mended: replaying the event delivers it, with the same id and body.
+    receiver.answer_with(|_| Reply::status(200));
+    let answer = api.post(&format!("/v1/events/{}/replay", id(&event)), json!({})).await.expect(202);
+    let third = delivery_is(&api, text(&answer["delivery_ids"][0]), "delivered").await;
+    assert_eq!((&third["round"], &third["replay_of"]), (&json!(3), &second["id"]));
+    assert!(entries(&api.get("/v1/dlq").await.expect(200)).is_empty());
+
+    // Through the webhook's own path, delivered ones can be sent once more too.
+    let path = format!("/v1/webhooks/{}/deliveries/{}/retry", id(&webhook), id(&third));
+    let answer = api.post(&path, json!({})).await.expect(202);
+    let fourth = delivery_is(&api, text(&answer["delivery_id"]), "delivered").await;
+    assert_eq!(fourth["round"], 4);
+    let arrivals = receiver.arrivals();
+    assert_eq!(arrivals.len(), 4);
+    for arrival in &arrivals {
+        assert_eq!((arrival.webhook_id(), &arrival.body), (id(&event), &arrivals[0].body));
+        assert_eq!(arrival.header("x-webhook-attempt"), Some("1"));
+    }
+    assert_eq!(deliveries_of(&api, &event).await.len(), 4);
+}
+
+#[tokio::test]
+async fn a_replay_goes_to_named_webhooks_only() {
+    let receiver = Receiver::start().await;
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let one = api.create_webhook(&receiver.url_at("one"), json!({})).await;
+    let other = api.create_webhook(&receiver.url_at("other"), json!({"events": ["never.this"]})).await;
+    let event = api.publish("order.created", json!({})).await;
+    receiver.wait_for(1).await;
+    event_is(&api, &event, "delivered").await;
+    let path = format!("/v1/events/{}/replay", id(&event));
+    // A webhook that did not get the event can be sent it by name.
+    api.post(&path, json!({"webhook_ids": [id(&one), id(&other)]})).await.expect(202);
+    let arrivals = receiver.wait_for(3).await;
+    assert_eq!(arrivals.iter().filter(|arrival| arrival.path == "/other").count(), 1);
+    let unknown = format!("wh_{}", "0".repeat(32));
+    assert_eq!(api.post(&path, json!({"webhook_ids": [unknown]})).await.status, 404);
+    assert_eq!(api.post(&path, json!({"webhook_ids": []})).await.status, 400);
+}
+
+#[tokio::test]
+async fn a_delivery_is_given_up_when_it_is_too_old() {
+    let receiver = Receiver::answering(500).await;
+    let redrive = redrive_at_speed(SPEED).await;
+    let api = redrive.api();
+    // The retry after the second attempt would come too late, so it ends there and not at the age itself.
+    let config =
+        json!({"retry_config": {"schedule": [0, 100, 100, 100], "give_up_after": "3m", "jitter": 0}});
+    api.create_webhook(&receiver.url(), config).await;
+    let event = api.publish("order.created", json!({})).await;
+    let delivery = event_is(&api, &event, "dead").await;
+    assert_eq!((&delivery["dead_reason"], &delivery["attempt_count"]), (&json!("expired"), &json!(2)));
+    assert_eq!(delivery["likely_recoverable"], true);
+    let attempts = attempts_of(&api, id(&delivery)).await;
+    assert_eq!(column(&attempts, "status"), ["failed", "exhausted"]);
+    assert_eq!(receiver.count(), 2);
+}
+
+#[tokio::test]
+async fn failures_below_http_have_their_categories() {
+    let receiver = Receiver::start().await;
+    let closed = Receiver::start().await.url();
+    let redrive = redrive_at_speed(SPEED).await;
+    let api = redrive.api();
+    let plain = receiver.url();
+    let tls = plain.replace("http://", "https://");
+    for (url, category, attempts, reason) in [
+        (tls.as_str(), "tls", 3, "tls_limit"),
+        (closed.as_str(), "network", 5, "exhausted"),
+        ("http://no-such-name.invalid/hook", "dns", 5, "exhausted"),
+    ] {
+        let webhook = api.create_webhook(url, retries(&[0.0, 1.0, 1.0, 1.0, 1.0])).await;
+        let event = api.publish("order.created", json!({})).await;
+        let delivery = event_is(&api, &event, "dead").await;
+        assert_eq!(delivery["failure_category"], category, "{delivery:#}");
+        assert_eq!(delivery["dead_reason"], reason, "{delivery:#}");
+        assert_eq!(delivery["attempt_count"], attempts, "{delivery:#}");
+        assert!(!text(&delivery["last_error"]).is_empty());
+        assert_eq!(delivery["last_status_code"], Value::Null);
+        api.delete(&format!("/v1/webhooks/{}", id(&webhook))).await.expect(204);
+    }
+    assert_eq!(receiver.count(), 0);
+}
+
+#[tokio::test]
+async fn a_pending_delivery_is_cancelled() {
+    let receiver = Receiver::answering(500).await;
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    api.create_webhook(&receiver.url(), retries(&[0.0, 3600.0])).await;
+    let event = api.publish("order.created", json!({})).await;
+    let delivery = delivery_of(&api, &event).await;
+    attempts_when(&api, id(&delivery), 1).await;
+    let path = format!("/v1/deliveries/{}/cancel", id(&delivery));
+    let answer = api.post(&path, json!({})).await.expect(202);
+    assert_eq!(answer["status"], "cancelled");
+    let delivery = delivery_is(&api, id(&delivery), "cancelled").await;
+    assert_eq!(delivery["cancel_reason"], "cancelled by request");
+    assert!(delivery["next_attempt_at"].is_null() && delivery["waiting_on"].is_null());
+    assert_eq!(delivery["failure_category"], "server_error", "what went wrong before stays visible");
+    let again = api.post(&path, json!({})).await;
+    assert_eq!((again.status, &*again.problem()), (409, "already_over"));
+
+    // A cancelled one can be redriven as well.
+    receiver.answer_with(|_| Reply::status(200));
+    let answer = api.post(&format!("/v1/deliveries/{}/retry", id(&delivery)), json!({})).await.expect(202);
+    assert_eq!(delivery_is(&api, text(&answer["delivery_id"]), "delivered").await["round"], 2);
+}
+
+#[tokio::test]
+async fn a_request_under_way_when_its_delivery_is_cancelled_is_let_finish() {
+    for (code, expected, attempt) in [(200, "delivered", "success"), (500, "cancelled", "failed")] {
+        let gate = Gate::closed();
+        let held = gate.clone();
+        let receiver = Receiver::with(move |_| Reply::status(code).held_by(&held)).await;
+        let redrive = Redrive::start().await;
+        let api = redrive.api();
+        api.create_webhook(&receiver.url(), retries(&[0.0, 0.05])).await;
+        let event = api.publish("order.created", json!({})).await;
+        receiver.wait_for(1).await;
+        let delivery = delivery_of(&api, &event).await;
+        let answer =
+            api.post(&format!("/v1/deliveries/{}/cancel", id(&delivery)), json!({})).await.expect(202);
+        assert_eq!(answer["status"], "in_flight", "the request is still under way");
+        gate.open();
+        let delivery = delivery_is(&api, id(&delivery), expected).await;
+        let attempts = attempts_of(&api, id(&delivery)).await;
+        assert_eq!(column(&attempts, "status"), [attempt]);
+        assert_eq!(attempts[0]["next_retry_at"], Value::Null);
+        assert_eq!(receiver.count(), 1);
+    }
+}
+
+#[tokio::test]
+async fn cancelling_what_is_queued_behind_others_ends_it_without_a_request() {
+    let gate = Gate::closed();
+    let held = gate.clone();
+    let receiver = Receiver::with(move |_| Reply::status(200).held_by(&held)).await;
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    api.create_webhook(&receiver.url(), json!({"max_in_flight": 1})).await;
+    let first = api.publish("order.created", json!({})).await;
+    receiver.wait_for(1).await;
+    let queued = api.publish("order.created", json!({})).await;
+    let delivery = delivery_of(&api, &queued).await;
+    api.post(&format!("/v1/deliveries/{}/cancel", id(&delivery)), json!({})).await.expect(202);
+    let delivery = delivery_is(&api, id(&delivery), "cancelled").await;
+    assert_eq!(delivery["attempt_count"], 0);
+    gate.open();
+    event_is(&api, &first, "delivered").await;
+    assert_eq!(receiver.count(), 1);
+}
+
+#[tokio::test]
+async fn retrying_a_pending_delivery_makes_it_due_now() {
+    let receiver = Receiver::answering(503).await;
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    api.create_webhook(&receiver.url(), retries(&[0.0, 3600.0, 3600.0])).await;
+    let event = api.publish("order.created", json!({})).await;
+    let delivery = delivery_of(&api, &event).await;
+    attempts_when(&api, id(&delivery), 1).await;
+    receiver.answer_with(|_| Reply::status(200));
+
+    let replay = api.post(&format!("/v1/events/{}/replay", id(&event)), json!({})).await;
+    assert_eq!((replay.status, &*replay.problem()), (409, "still_pending"));
+
+    let answer = api.post(&format!("/v1/deliveries/{}/retry", id(&delivery)), json!({})).await.expect(202);
+    assert_eq!(answer["delivery_id"], delivery["id"], "the same one, not a new round");
+    let delivery = delivery_is(&api, id(&delivery), "delivered").await;
+    assert_eq!((&delivery["attempt_count"], &delivery["round"]), (&json!(2), &json!(1)));
+    assert_eq!(deliveries_of(&api, &event).await.len(), 1);
+}
+
+#[tokio::test]
+async fn an_attempt_shows_everything_about_itself() {
+    let receiver = Receiver::with(|arrival| match arrival.number {
+        1 => Reply::status(500).header("x-trace", "abc").body(format!("sorry{}", "é".repeat(2000))),
+        _ => Reply::status(202).body("thanks"),
+    })
+    .await;
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let webhook = api
+        .create_webhook(
+            &receiver.url(),
+            json!({"retry_config": {"schedule": [0, 0.05]}, "headers": {"Authorization": "Bearer s3cret"}}),
+        )
+        .await;
+    let event = api.publish("order.created", json!({"n": 1})).await;
+    let delivery = event_is(&api, &event, "delivered").await;
+    let attempts = attempts_of(&api, id(&delivery)).await;
+    assert_eq!(column(&attempts, "number"), [1, 2]);
+    assert_eq!(column(&attempts, "status"), ["failed", "success"]);
+    assert_eq!(column(&attempts, "http_status_code"), [500, 202]);
+    assert_eq!(column(&attempts, "failure_category"), [&json!("server_error"), &Value::Null]);
+    for (attempt, arrival) in attempts.iter().zip(receiver.arrivals()) {
+        assert!(id(attempt).starts_with("att_"));
+        assert_eq!(attempt["delivery_id"], delivery["id"]);
+        assert_eq!(attempt["event_id"], event["id"]);
+        assert_eq!(attempt["webhook_id"], webhook["id"]);
+        assert!(attempt["duration_ms"].as_f64().unwrap() >= attempt["ttfb_ms"].as_f64().unwrap());
+        assert!(attempt["dns_ms"].is_null() && attempt["tls_ms"].is_null(), "an address, without TLS");
+        assert!(millis(&attempt["scheduled_at"]) <= millis(&attempt["executed_at"]));
+        assert!(!text(&attempt["worker"]).is_empty());
+        shows_what_was_sent(attempt, &arrival);
+    }
+    assert!(attempts[0]["connect_ms"].is_number());
+    assert_eq!(attempts[0]["error_message"], "the endpoint answered 500");
+    assert_eq!(attempts[0]["retry_reason"], "server_error");
+    assert!(millis(&attempts[0]["next_retry_at"]) > millis(&attempts[0]["executed_at"]));
+    let sample = text(&attempts[0]["response_body_sample"]);
+    assert!(sample.starts_with("sorryéé") && sample.len() <= 1024 + 2, "{}", sample.len());
+    let headers = attempts[0]["response_headers"].as_array().unwrap();
+    assert!(headers.contains(&json!({"name": "x-trace", "value": "abc"})), "{headers:?}");
+    assert_eq!(attempts[1]["response_body_sample"], "thanks");
+    assert!(attempts[1]["error_message"].is_null() && attempts[1]["next_retry_at"].is_null());
+    assert_eq!(entries(&api.get(&format!("/v1/events/{}/attempts", id(&event))).await.expect(200)), attempts);
+}
+
+/// The recorded request headers are those that arrived, with secrets blacked out.
+fn shows_what_was_sent(attempt: &Value, arrival: &Arrival) {
+    let shown = attempt["request_headers"].as_array().unwrap();
+    for header in shown {
+        let (name, value) = (text(&header["name"]), text(&header["value"]));
+        let sent = arrival.header(name).unwrap_or_else(|| panic!("{name} was not sent"));
+        match name {
+            "webhook-signature" | "x-webhook-signature" | "authorization" => assert_eq!(value, "[redacted]"),
+            _ => assert_eq!(value, sent, "{name}"),
+        }
+    }
+    let framing = ["host", "content-length", "accept"];
+    for (name, _) in arrival.headers.iter().filter(|(name, _)| !framing.contains(&&**name)) {
+        assert!(shown.iter().any(|header| header["name"] == **name), "{name} was sent and is not shown");
+    }
+}
