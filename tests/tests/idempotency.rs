@@ -100,6 +100,18 @@ async fn the_key_comes_in_the_header_or_the_body() {
 }
 
 #[tokio::test]
+async fn a_key_may_hold_any_letters() {
+    let (receiver, _redrive, api) = server().await;
+    let first = api.post("/v1/events", order("schlüssel ☃", 1)).await.expect(202);
+    assert_eq!(api.post("/v1/events", order("schlüssel ☃", 1)).await.expect(200)["id"], first["id"]);
+    let delivery = event_is(&api, &first, "delivered").await;
+    assert_eq!(receiver.arrivals()[0].header("x-idempotency-key"), Some("schlüssel ☃"));
+    let attempts = redrive_tests::attempts_of(&api, id(&delivery)).await;
+    let shown = json!({"name": "x-idempotency-key", "value": "schlüssel ☃"});
+    assert!(attempts[0]["request_headers"].as_array().unwrap().contains(&shown));
+}
+
+#[tokio::test]
 async fn keys_belong_to_their_tenant() {
     let (_receiver, _redrive, api) = server().await;
     api.post("/v1/tenants", json!({"id": "acme"})).await.expect(201);

@@ -8,7 +8,7 @@ use super::{
     deliveries::{DeliveryQuery, DeliveryView},
     extract::{May, Query, Reads},
     page::Page,
-    problem::Problem,
+    problem::{Problem, ReadProblems},
 };
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
@@ -18,11 +18,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 /// List dead deliveries
 #[utoipa::path(
     get, path = "/v1/dlq", tag = "dlq", params(DeliveryQuery),
-    responses(
-        (status = 200, description = "Newest event first", body = Page<DeliveryView>),
-        (status = 400, body = Problem), (status = 401, body = Problem), (status = 403, body = Problem),
-        (status = 503, body = Problem),
-    ),
+    responses((status = 200, description = "Newest event first", body = Page<DeliveryView>), ReadProblems),
 )]
 async fn list(
     State(app): State<AppState>,

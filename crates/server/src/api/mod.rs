@@ -39,6 +39,7 @@ pub type AppState = Arc<App>;
         description = "Webhook delivery that never loses an event. Errors are RFC 9457 problem details with a \
                        stable `code`."
     ),
+    components(schemas(Problem)),
     modifiers(&BearerKey),
     security(("api_key" = [])),
     tags(

@@ -1,5 +1,7 @@
 //! The one form of every error: RFC 9457 problem details with a stable `code` and what to do.
 
+use std::collections::BTreeMap;
+
 use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
@@ -7,7 +9,10 @@ use axum::{
 use redrive_core::Invalid;
 use redrive_store::StoreError;
 use serde::Serialize;
-use utoipa::ToSchema;
+use utoipa::{
+    IntoResponses, ToSchema,
+    openapi::{Content, Ref, RefOr, Response as Documented, ResponseBuilder},
+};
 
 use crate::app::AppError;
 
@@ -125,4 +130,34 @@ impl IntoResponse for Problem {
         }
         response
     }
+}
+
+/// What can go wrong with any request that only looks.
+pub(super) struct ReadProblems;
+/// What can go wrong with any request that changes something.
+pub(super) struct ChangeProblems;
+
+impl IntoResponses for ReadProblems {
+    fn responses() -> BTreeMap<String, RefOr<Documented>> {
+        documented(&[400, 401, 403, 404, 503])
+    }
+}
+
+impl IntoResponses for ChangeProblems {
+    fn responses() -> BTreeMap<String, RefOr<Documented>> {
+        documented(&[400, 401, 403, 404, 408, 409, 413, 415, 503])
+    }
+}
+
+fn documented(statuses: &[u16]) -> BTreeMap<String, RefOr<Documented>> {
+    let describe = |status: &u16| {
+        let reason = StatusCode::from_u16(*status).ok().and_then(|status| status.canonical_reason());
+        let content = Content::new(Some(Ref::from_schema_name("Problem")));
+        let response = ResponseBuilder::new()
+            .description(reason.unwrap_or("Error"))
+            .content("application/problem+json", content)
+            .build();
+        (status.to_string(), response.into())
+    };
+    statuses.iter().map(describe).collect()
 }

@@ -15,7 +15,7 @@ use super::{
     AppState,
     extract::{Administers, Json, May, Query},
     page::{Page, Paging},
-    problem::Problem,
+    problem::{ChangeProblems, Problem, ReadProblems},
 };
 use crate::app::{AppError, Scope};
 
@@ -63,12 +63,7 @@ impl From<Tenant> for TenantView {
 /// Make a tenant
 #[utoipa::path(
     post, path = "/v1/tenants", tag = "tenants", request_body = TenantCreate,
-    responses(
-        (status = 201, body = TenantView),
-        (status = 400, body = Problem), (status = 401, body = Problem), (status = 403, body = Problem),
-        (status = 409, body = Problem), (status = 413, body = Problem), (status = 415, body = Problem),
-        (status = 503, body = Problem),
-    ),
+    responses((status = 201, body = TenantView), ChangeProblems),
 )]
 async fn create(
     State(app): State<AppState>,
@@ -82,11 +77,7 @@ async fn create(
 /// List tenants
 #[utoipa::path(
     get, path = "/v1/tenants", tag = "tenants", params(Paging),
-    responses(
-        (status = 200, description = "By id", body = Page<TenantView>),
-        (status = 400, body = Problem), (status = 401, body = Problem), (status = 403, body = Problem),
-        (status = 503, body = Problem),
-    ),
+    responses((status = 200, description = "By id", body = Page<TenantView>), ReadProblems),
 )]
 async fn list(
     State(app): State<AppState>,
@@ -106,11 +97,7 @@ async fn named(app: &AppState, id: &str) -> Result<TenantId, Problem> {
 /// Get a tenant
 #[utoipa::path(
     get, path = "/v1/tenants/{id}", tag = "tenants", params(("id" = String, Path)),
-    responses(
-        (status = 200, body = TenantView),
-        (status = 401, body = Problem), (status = 403, body = Problem), (status = 404, body = Problem),
-        (status = 503, body = Problem),
-    ),
+    responses((status = 200, body = TenantView), ReadProblems),
 )]
 async fn get(
     State(app): State<AppState>,
@@ -183,12 +170,7 @@ async fn made_key(app: &AppState, tenant: Option<TenantId>, input: KeyCreate) ->
 #[utoipa::path(
     post, path = "/v1/tenants/{id}/api-keys", tag = "tenants", params(("id" = String, Path)),
     request_body = KeyCreate,
-    responses(
-        (status = 201, description = "`key` is shown this once", body = KeyView),
-        (status = 400, body = Problem), (status = 401, body = Problem), (status = 403, body = Problem),
-        (status = 404, body = Problem), (status = 413, body = Problem), (status = 415, body = Problem),
-        (status = 503, body = Problem),
-    ),
+    responses((status = 201, description = "`key` is shown this once", body = KeyView), ChangeProblems),
 )]
 async fn create_key(
     State(app): State<AppState>,
@@ -203,11 +185,7 @@ async fn create_key(
 /// List a tenant's API keys
 #[utoipa::path(
     get, path = "/v1/tenants/{id}/api-keys", tag = "tenants", params(("id" = String, Path), Paging),
-    responses(
-        (status = 200, description = "Newest first", body = Page<KeyView>),
-        (status = 400, body = Problem), (status = 401, body = Problem), (status = 403, body = Problem),
-        (status = 404, body = Problem), (status = 503, body = Problem),
-    ),
+    responses((status = 200, description = "Newest first", body = Page<KeyView>), ReadProblems),
 )]
 async fn list_keys(
     State(app): State<AppState>,
@@ -226,11 +204,7 @@ async fn list_keys(
 #[utoipa::path(
     delete, path = "/v1/tenants/{id}/api-keys/{key_id}", tag = "tenants",
     params(("id" = String, Path), ("key_id" = String, Path)),
-    responses(
-        (status = 204, description = "Revoked"),
-        (status = 401, body = Problem), (status = 403, body = Problem), (status = 404, body = Problem),
-        (status = 503, body = Problem),
-    ),
+    responses((status = 204, description = "Revoked"), ReadProblems),
 )]
 async fn revoke_key(
     State(app): State<AppState>,
@@ -249,11 +223,7 @@ fn key_id(text: &str) -> Result<KeyId, Problem> {
 /// Make an admin key
 #[utoipa::path(
     post, path = "/v1/admin-keys", tag = "tenants", request_body = KeyCreate,
-    responses(
-        (status = 201, description = "`key` is shown this once", body = KeyView),
-        (status = 400, body = Problem), (status = 401, body = Problem), (status = 403, body = Problem),
-        (status = 413, body = Problem), (status = 415, body = Problem), (status = 503, body = Problem),
-    ),
+    responses((status = 201, description = "`key` is shown this once", body = KeyView), ChangeProblems),
 )]
 async fn create_admin_key(
     State(app): State<AppState>,
@@ -268,11 +238,7 @@ async fn create_admin_key(
 /// The one that was configured is not among them.
 #[utoipa::path(
     get, path = "/v1/admin-keys", tag = "tenants", params(Paging),
-    responses(
-        (status = 200, description = "Newest first", body = Page<KeyView>),
-        (status = 400, body = Problem), (status = 401, body = Problem), (status = 403, body = Problem),
-        (status = 503, body = Problem),
-    ),
+    responses((status = 200, description = "Newest first", body = Page<KeyView>), ReadProblems),
 )]
 async fn list_admin_keys(
     State(app): State<AppState>,
@@ -286,11 +252,7 @@ async fn list_admin_keys(
 /// Revoke an admin key
 #[utoipa::path(
     delete, path = "/v1/admin-keys/{key_id}", tag = "tenants", params(("key_id" = String, Path)),
-    responses(
-        (status = 204, description = "Revoked"),
-        (status = 401, body = Problem), (status = 403, body = Problem), (status = 404, body = Problem),
-        (status = 503, body = Problem),
-    ),
+    responses((status = 204, description = "Revoked"), ReadProblems),
 )]
 async fn revoke_admin_key(
     State(app): State<AppState>,

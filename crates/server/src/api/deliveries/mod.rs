@@ -1,0 +1,262 @@
+//! `/v1/deliveries` and the deliveries of one webhook: history, attempts, retry, cancel.
+
+mod view;
+
+use axum::{
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use redrive_core::{
+    DeliveryId, DeliveryStatus, EventId, FailureCategory, Invalid, TenantId, Time, WebhookId,
+};
+use redrive_store::{DeliveryCursor, DeliveryFilter, StatusFilter};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+pub(super) use self::view::{AttemptView, DeliveryView};
+use super::{
+    AppState,
+    events::TenantQuery,
+    extract::{Id, Ids, Manages, May, OptionalJson, Query, Reads},
+    page::{Page, Paging},
+    problem::{ChangeProblems, Problem, ReadProblems},
+};
+use crate::app::{App, AppError, deliveries::Seen};
+
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(get))
+        .routes(routes!(attempts))
+        .routes(routes!(retry))
+        .routes(routes!(cancel))
+        .routes(routes!(list_of_webhook))
+        .routes(routes!(retry_of_webhook))
+}
+
+/// Which deliveries to list.
+#[derive(Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DeliveryQuery {
+    /// `pending`, `in_flight`, `delivered`, `dead`, `cancelled`, or `failed`: at least one failed attempt and
+    /// not delivered.
+    status: Option<String>,
+    /// Only to this webhook.
+    pub(super) webhook_id: Option<String>,
+    /// Only of this event type.
+    event_type: Option<String>,
+    /// Only with this kind of last failure.
+    #[param(value_type = Option<String>)]
+    failure_category: Option<FailureCategory>,
+    /// Only of events from this time on (RFC 3339).
+    #[param(value_type = Option<String>)]
+    from: Option<Time>,
+    /// Only of events before this time (RFC 3339).
+    #[param(value_type = Option<String>)]
+    to: Option<Time>,
+    /// The `next_cursor` of the page before.
+    cursor: Option<String>,
+    /// How many to give: 1 to 500, 50 if left out.
+    limit: Option<u32>,
+    /// How many to leave out first, up to 10,000; a cursor is better.
+    offset: Option<u32>,
+    /// The tenant to act for; admin keys only.
+    pub(super) tenant_id: Option<String>,
+}
+
+fn status_filter(text: &str) -> Result<StatusFilter, Problem> {
+    if text == "failed" {
+        return Ok(StatusFilter::Failed);
+    }
+    let known = DeliveryStatus::ALL.into_iter().find(|status| status.name() == text);
+    known.map(StatusFilter::Is).ok_or_else(|| {
+        Invalid::new("status", "must be pending, in_flight, delivered, dead, cancelled or failed").into()
+    })
+}
+
+impl DeliveryQuery {
+    pub(super) fn filter(&self) -> Result<DeliveryFilter, Problem> {
+        let bad_webhook = |error: redrive_core::id::BadId| Invalid::new("webhook_id", error.to_string());
+        Ok(DeliveryFilter {
+            webhook: self.webhook_id.as_deref().map(str::parse).transpose().map_err(bad_webhook)?,
+            event: None,
+            status: self.status.as_deref().map(status_filter).transpose()?,
+            event_type: self.event_type.clone(),
+            failure_category: self.failure_category,
+            from: self.from,
+            to: self.to,
+        })
+    }
+
+    pub(super) fn paging(&self) -> Paging {
+        Paging { cursor: self.cursor.clone(), limit: self.limit, offset: self.offset, tenant_id: None }
+    }
+}
+
+async fn page_of(
+    app: &App,
+    tenant: TenantId,
+    filter: DeliveryFilter,
+    paging: &Paging,
+) -> Result<Page<DeliveryView>, Problem> {
+    let seen = app.list_deliveries(tenant, filter, paging.request()?).await?;
+    let cursor = |seen: &Seen| DeliveryCursor { event: seen.delivery.event, delivery: seen.delivery.id };
+    Ok(paging.page(seen, cursor, DeliveryView::from))
+}
+
+pub(super) async fn list_of_event(
+    app: &App,
+    tenant: TenantId,
+    event: EventId,
+    paging: &Paging,
+) -> Result<Page<DeliveryView>, Problem> {
+    let filter = DeliveryFilter { event: Some(event), ..DeliveryFilter::default() };
+    page_of(app, tenant, filter, paging).await
+}
+
+/// List deliveries
+#[utoipa::path(
+    get, path = "/v1/deliveries", tag = "deliveries", params(DeliveryQuery),
+    responses((status = 200, description = "Newest event first", body = Page<DeliveryView>), ReadProblems),
+)]
+async fn list(
+    State(app): State<AppState>,
+    May(caller, _): May<Reads>,
+    Query(query): Query<DeliveryQuery>,
+) -> Result<axum::Json<Page<DeliveryView>>, Problem> {
+    let tenant = caller.acts_for(query.tenant_id.as_deref())?;
+    page_of(&app, tenant, query.filter()?, &query.paging()).await.map(axum::Json)
+}
+
+/// List a webhook's deliveries
+#[utoipa::path(
+    get, path = "/v1/webhooks/{id}/deliveries", tag = "deliveries", params(("id" = String, Path), DeliveryQuery),
+    responses((status = 200, description = "Newest event first", body = Page<DeliveryView>), ReadProblems),
+)]
+async fn list_of_webhook(
+    State(app): State<AppState>,
+    May(caller, _): May<Reads>,
+    Id(id): Id<WebhookId>,
+    Query(query): Query<DeliveryQuery>,
+) -> Result<axum::Json<Page<DeliveryView>>, Problem> {
+    let tenant = caller.acts_for(query.tenant_id.as_deref())?;
+    app.webhook(tenant.clone(), id).await?;
+    let filter = DeliveryFilter { webhook: Some(id), ..query.filter()? };
+    page_of(&app, tenant, filter, &query.paging()).await.map(axum::Json)
+}
+
+/// Get a delivery
+#[utoipa::path(
+    get, path = "/v1/deliveries/{id}", tag = "deliveries", params(("id" = String, Path), TenantQuery),
+    responses((status = 200, body = DeliveryView), ReadProblems),
+)]
+async fn get(
+    State(app): State<AppState>,
+    May(caller, _): May<Reads>,
+    Id(id): Id<DeliveryId>,
+    Query(query): Query<TenantQuery>,
+) -> Result<axum::Json<DeliveryView>, Problem> {
+    let tenant = caller.acts_for(query.tenant_id.as_deref())?;
+    Ok(axum::Json(app.delivery(tenant, id).await?.into()))
+}
+
+/// List a delivery's attempts
+#[utoipa::path(
+    get, path = "/v1/deliveries/{id}/attempts", tag = "deliveries", params(("id" = String, Path), TenantQuery),
+    responses((status = 200, description = "First to last", body = Page<AttemptView>), ReadProblems),
+)]
+async fn attempts(
+    State(app): State<AppState>,
+    May(caller, _): May<Reads>,
+    Id(id): Id<DeliveryId>,
+    Query(query): Query<TenantQuery>,
+) -> Result<axum::Json<Page<AttemptView>>, Problem> {
+    let tenant = caller.acts_for(query.tenant_id.as_deref())?;
+    let delivery = app.delivery(tenant.clone(), id).await?.delivery;
+    let event = app.event(tenant.clone(), delivery.event).await?.event;
+    let attempts = app.attempts(tenant, id).await?;
+    let data = attempts.into_iter().map(|attempt| AttemptView::new(attempt, &event)).collect();
+    Ok(axum::Json(Page { data, next_cursor: None }))
+}
+
+/// The body of a change that needs nothing but its path.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TenantInput {
+    /// The tenant to act for; admin keys only.
+    #[serde(default)]
+    pub(super) tenant_id: Option<String>,
+}
+
+/// What a retry came to.
+#[derive(Serialize, ToSchema)]
+pub(super) struct RetryView {
+    /// The delivery to watch: the same one if it was pending, the new round if it was over.
+    #[schema(value_type = String)]
+    delivery_id: DeliveryId,
+}
+
+/// Retry a delivery
+///
+/// A pending one is due now. One that is over is delivered in a new round.
+#[utoipa::path(
+    post, path = "/v1/deliveries/{id}/retry", tag = "deliveries", params(("id" = String, Path), TenantQuery),
+    request_body = TenantInput,
+    responses((status = 202, body = RetryView), ChangeProblems),
+)]
+async fn retry(
+    State(app): State<AppState>,
+    May(caller, _): May<Manages>,
+    Id(id): Id<DeliveryId>,
+    Query(query): Query<TenantQuery>,
+    OptionalJson(input): OptionalJson<TenantInput>,
+) -> Result<Response, Problem> {
+    let tenant = caller.acts_for(input.tenant_id.or(query.tenant_id).as_deref())?;
+    let delivery_id = app.retry(tenant, id).await?;
+    Ok((StatusCode::ACCEPTED, axum::Json(RetryView { delivery_id })).into_response())
+}
+
+/// Retry a webhook's delivery
+#[utoipa::path(
+    post, path = "/v1/webhooks/{id}/deliveries/{delivery_id}/retry", tag = "deliveries",
+    params(("id" = String, Path), ("delivery_id" = String, Path), TenantQuery), request_body = TenantInput,
+    responses((status = 202, body = RetryView), ChangeProblems),
+)]
+async fn retry_of_webhook(
+    State(app): State<AppState>,
+    May(caller, _): May<Manages>,
+    Ids(webhook, id): Ids<WebhookId, DeliveryId>,
+    Query(query): Query<TenantQuery>,
+    OptionalJson(input): OptionalJson<TenantInput>,
+) -> Result<Response, Problem> {
+    let tenant = caller.acts_for(input.tenant_id.or(query.tenant_id).as_deref())?;
+    if app.delivery(tenant.clone(), id).await?.delivery.webhook != webhook {
+        return Err(AppError::NotFound("delivery of this webhook").into());
+    }
+    let delivery_id = app.retry(tenant, id).await?;
+    Ok((StatusCode::ACCEPTED, axum::Json(RetryView { delivery_id })).into_response())
+}
+
+/// Cancel a pending delivery
+///
+/// A request that is under way is let finish: if it succeeds, the delivery is delivered.
+#[utoipa::path(
+    post, path = "/v1/deliveries/{id}/cancel", tag = "deliveries", params(("id" = String, Path), TenantQuery),
+    request_body = TenantInput,
+    responses((status = 202, body = DeliveryView), ChangeProblems),
+)]
+async fn cancel(
+    State(app): State<AppState>,
+    May(caller, _): May<Manages>,
+    Id(id): Id<DeliveryId>,
+    Query(query): Query<TenantQuery>,
+    OptionalJson(input): OptionalJson<TenantInput>,
+) -> Result<Response, Problem> {
+    let tenant = caller.acts_for(input.tenant_id.or(query.tenant_id).as_deref())?;
+    app.cancel(tenant.clone(), id).await?;
+    let view = DeliveryView::from(app.delivery(tenant, id).await?);
+    Ok((StatusCode::ACCEPTED, axum::Json(view)).into_response())
+}

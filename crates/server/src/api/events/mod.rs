@@ -1,0 +1,245 @@
+//! `/v1/events`: publishing, looking up, replaying.
+
+mod publish;
+
+use axum::{
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use redrive_core::{EventId, Invalid, TenantId, Time, WebhookId};
+use redrive_engine::ReplayTo;
+use redrive_store::{EventFilter, StoredEvent};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use self::publish::MAX_BATCH;
+pub(super) use self::publish::PublishedView;
+use super::{
+    AppState,
+    deliveries::{AttemptView, DeliveryView, list_of_event},
+    extract::{Id, Manages, May, OptionalJson, Query, Reads},
+    page::{Page, Paging},
+    problem::{ChangeProblems, Problem, ReadProblems},
+};
+use crate::app::App;
+
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(publish::publish, list))
+        .routes(routes!(publish::publish_batch))
+        .routes(routes!(get))
+        .routes(routes!(deliveries))
+        .routes(routes!(attempts))
+        .routes(routes!(replay))
+}
+
+/// An event.
+#[derive(Serialize, ToSchema)]
+pub(super) struct EventView {
+    /// Its id.
+    #[schema(value_type = String)]
+    id: EventId,
+    /// Whose it is.
+    #[schema(value_type = String)]
+    tenant_id: TenantId,
+    /// Its type.
+    event_type: String,
+    /// The payload.
+    #[schema(value_type = serde_json::Value)]
+    data: Box<RawValue>,
+    /// When it was published.
+    #[schema(value_type = String, format = DateTime)]
+    timestamp: Time,
+    /// The key that a repeat would have.
+    idempotency_key: String,
+    /// Where it came from.
+    source: Option<String>,
+    /// What it is about.
+    subject: Option<String>,
+    /// The publisher's notes.
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<Box<RawValue>>,
+    /// Its place in the tenant's sequence.
+    sequence_number: i64,
+}
+
+fn raw_json(bytes: &[u8]) -> Box<RawValue> {
+    // It was checked when it was published.
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    RawValue::from_string(text).unwrap_or_else(|_| RawValue::NULL.to_owned())
+}
+
+impl From<StoredEvent> for EventView {
+    fn from(stored: StoredEvent) -> Self {
+        let event = stored.event;
+        Self {
+            idempotency_key: event.key(),
+            id: event.id,
+            tenant_id: event.tenant,
+            event_type: event.event_type.into(),
+            data: raw_json(&event.data),
+            timestamp: event.timestamp,
+            source: event.source.map(Into::into),
+            subject: event.subject.map(Into::into),
+            metadata: event.metadata.as_deref().map(raw_json),
+            sequence_number: stored.sequence_number,
+        }
+    }
+}
+
+/// Which events to list.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct EventQuery {
+    /// Only of this type.
+    event_type: Option<String>,
+    /// Only about this subject.
+    subject: Option<String>,
+    /// Only from this time on (RFC 3339).
+    #[param(value_type = Option<String>)]
+    from: Option<Time>,
+    /// Only before this time (RFC 3339).
+    #[param(value_type = Option<String>)]
+    to: Option<Time>,
+    /// The `next_cursor` of the page before.
+    cursor: Option<String>,
+    /// How many to give: 1 to 500, 50 if left out.
+    limit: Option<u32>,
+    /// How many to leave out first, up to 10,000; a cursor is better.
+    offset: Option<u32>,
+    /// The tenant to act for; admin keys only.
+    tenant_id: Option<String>,
+}
+
+/// List events
+#[utoipa::path(
+    get, path = "/v1/events", tag = "events", params(EventQuery),
+    responses((status = 200, description = "Newest first", body = Page<EventView>), ReadProblems),
+)]
+async fn list(
+    State(app): State<AppState>,
+    May(caller, _): May<Reads>,
+    Query(query): Query<EventQuery>,
+) -> Result<axum::Json<Page<EventView>>, Problem> {
+    let tenant = caller.acts_for(query.tenant_id.as_deref())?;
+    let paging = Paging { cursor: query.cursor, limit: query.limit, offset: query.offset, tenant_id: None };
+    let filter =
+        EventFilter { event_type: query.event_type, subject: query.subject, from: query.from, to: query.to };
+    let events = app.list_events(tenant, filter, paging.request()?).await?;
+    Ok(axum::Json(paging.page(events, |stored| stored.event.id, EventView::from)))
+}
+
+/// The tenant to act for.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TenantQuery {
+    /// The tenant to act for; admin keys only.
+    pub(super) tenant_id: Option<String>,
+}
+
+/// Get an event
+#[utoipa::path(
+    get, path = "/v1/events/{id}", tag = "events", params(("id" = String, Path), TenantQuery),
+    responses((status = 200, body = EventView), ReadProblems),
+)]
+async fn get(
+    State(app): State<AppState>,
+    May(caller, _): May<Reads>,
+    Id(id): Id<EventId>,
+    Query(query): Query<TenantQuery>,
+) -> Result<axum::Json<EventView>, Problem> {
+    let tenant = caller.acts_for(query.tenant_id.as_deref())?;
+    Ok(axum::Json(app.event(tenant, id).await?.into()))
+}
+
+/// List an event's deliveries
+#[utoipa::path(
+    get, path = "/v1/events/{id}/deliveries", tag = "events", params(("id" = String, Path), Paging),
+    responses((status = 200, body = Page<DeliveryView>), ReadProblems),
+)]
+async fn deliveries(
+    State(app): State<AppState>,
+    May(caller, _): May<Reads>,
+    Id(id): Id<EventId>,
+    Query(paging): Query<Paging>,
+) -> Result<axum::Json<Page<DeliveryView>>, Problem> {
+    let tenant = caller.acts_for(paging.tenant_id.as_deref())?;
+    app.event(tenant.clone(), id).await?;
+    list_of_event(&app, tenant, id, &paging).await.map(axum::Json)
+}
+
+/// List the attempts of all of an event's deliveries
+#[utoipa::path(
+    get, path = "/v1/events/{id}/attempts", tag = "events", params(("id" = String, Path), TenantQuery),
+    responses((status = 200, body = Page<AttemptView>), ReadProblems),
+)]
+async fn attempts(
+    State(app): State<AppState>,
+    May(caller, _): May<Reads>,
+    Id(id): Id<EventId>,
+    Query(query): Query<TenantQuery>,
+) -> Result<axum::Json<Page<AttemptView>>, Problem> {
+    let tenant = caller.acts_for(query.tenant_id.as_deref())?;
+    let event = app.event(tenant.clone(), id).await?.event;
+    let attempts = app.attempts_of_event(tenant, id).await?;
+    let data = attempts.into_iter().map(|attempt| AttemptView::new(attempt, &event)).collect();
+    Ok(axum::Json(Page { data, next_cursor: None }))
+}
+
+/// Where to replay an event to.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReplayInput {
+    /// To these webhooks; to all that the event went to if left out.
+    #[serde(default)]
+    #[schema(value_type = Option<Vec<String>>)]
+    webhook_ids: Option<Vec<WebhookId>>,
+    /// The tenant to act for; admin keys only.
+    #[serde(default)]
+    tenant_id: Option<String>,
+}
+
+/// What a replay made.
+#[derive(Serialize, ToSchema)]
+pub(super) struct ReplayView {
+    /// The event.
+    #[schema(value_type = String)]
+    event_id: EventId,
+    /// The new deliveries, one for each webhook.
+    #[schema(value_type = Vec<String>)]
+    delivery_ids: Vec<redrive_core::DeliveryId>,
+}
+
+/// Deliver an event again
+///
+/// Makes a new round for each webhook. A delivery of the event that is still pending is a conflict.
+#[utoipa::path(
+    post, path = "/v1/events/{id}/replay", tag = "events", params(("id" = String, Path), TenantQuery),
+    request_body = ReplayInput,
+    responses((status = 202, body = ReplayView), ChangeProblems),
+)]
+async fn replay(
+    State(app): State<AppState>,
+    May(caller, _): May<Manages>,
+    Id(id): Id<EventId>,
+    Query(query): Query<TenantQuery>,
+    OptionalJson(input): OptionalJson<ReplayInput>,
+) -> Result<Response, Problem> {
+    let tenant = caller.acts_for(input.tenant_id.or(query.tenant_id).as_deref())?;
+    let to = match input.webhook_ids {
+        None => ReplayTo::All,
+        Some(ids) if ids.is_empty() || ids.len() > MAX_BATCH => {
+            return Err(
+                Invalid::new("webhook_ids", "must name 1 to 1000 webhooks; leave it out for all").into()
+            );
+        }
+        Some(ids) => ReplayTo::Webhooks(ids),
+    };
+    let delivery_ids = App::replay(&app, tenant, id, to).await?;
+    Ok((StatusCode::ACCEPTED, axum::Json(ReplayView { event_id: id, delivery_ids })).into_response())
+}

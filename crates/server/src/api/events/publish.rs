@@ -1,0 +1,245 @@
+//! `POST /v1/events` and `/v1/events/batch`: taking events in.
+
+use std::borrow::Cow;
+
+use axum::{
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use redrive_core::{EventId, Invalid, TenantId, Time};
+use redrive_engine::{Draft, Receipt};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use crate::api::{
+    AppState,
+    extract::{Batch, May, Publishes, Raw, Single, json},
+    problem::{ChangeProblems, Problem},
+};
+
+/// The most events of one batch.
+pub(super) const MAX_BATCH: usize = 1_000;
+
+/// An event to publish.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct EventInput<'a> {
+    /// Its type: segments separated by dots.
+    #[serde(borrow)]
+    #[schema(value_type = String, example = "order.created")]
+    event_type: Cow<'a, str>,
+    /// The payload: any JSON. It is delivered byte for byte.
+    #[serde(borrow)]
+    #[schema(value_type = serde_json::Value)]
+    data: &'a RawValue,
+    /// A repeat with the same key gives the first event back. Also as the header `Idempotency-Key`.
+    #[serde(borrow, default)]
+    #[schema(value_type = Option<String>)]
+    idempotency_key: Option<Cow<'a, str>>,
+    /// Where it came from.
+    #[serde(borrow, default)]
+    #[schema(value_type = Option<String>)]
+    source: Option<Cow<'a, str>>,
+    /// What it is about, such as one order.
+    #[serde(borrow, default)]
+    #[schema(value_type = Option<String>)]
+    subject: Option<Cow<'a, str>>,
+    /// Your own notes; never sent to endpoints.
+    #[serde(borrow, default)]
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<&'a RawValue>,
+    /// The tenant to act for; admin keys only.
+    #[serde(borrow, default)]
+    #[schema(value_type = Option<String>)]
+    tenant_id: Option<Cow<'a, str>>,
+}
+
+/// What became of a publish.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct PublishedView {
+    /// The event's id.
+    #[schema(value_type = String, example = "evt_018f3b1c7a5e7c40b0a8f3d2c1e0a9b8")]
+    id: EventId,
+    /// When it was published.
+    #[schema(value_type = String, format = DateTime)]
+    timestamp: Time,
+    /// Its place in the tenant's sequence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sequence_number: Option<i64>,
+    /// How many webhooks it goes to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deliveries: Option<usize>,
+    /// Whether this repeats an event that was published before.
+    duplicate: bool,
+}
+
+impl From<Receipt> for PublishedView {
+    fn from(receipt: Receipt) -> Self {
+        Self {
+            id: receipt.event,
+            timestamp: receipt.timestamp,
+            sequence_number: receipt.sequence_number,
+            deliveries: receipt.deliveries,
+            duplicate: receipt.duplicate,
+        }
+    }
+}
+
+/// Events to publish.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BatchInput<'a> {
+    /// 1 to 1,000 events; each is judged alone.
+    #[serde(borrow)]
+    #[schema(value_type = Vec<EventInput>)]
+    events: Vec<&'a RawValue>,
+    /// The tenant to act for; admin keys only.
+    #[serde(borrow, default)]
+    #[schema(value_type = Option<String>)]
+    tenant_id: Option<Cow<'a, str>>,
+}
+
+/// What became of one event of a batch.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct BatchItem {
+    /// The status it would have had alone: 202, 200 for a repeat, or an error's.
+    status: u16,
+    /// The event, if it was taken.
+    #[serde(flatten)]
+    published: Option<PublishedView>,
+    /// Why it was not taken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Problem>,
+}
+
+/// What became of a batch, in the order it was sent.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct BatchView {
+    /// One entry per event.
+    data: Vec<BatchItem>,
+}
+
+fn draft(input: EventInput<'_>, body: &Bytes, tenant: TenantId) -> Result<Draft, Problem> {
+    let owned = |text: Option<Cow<'_, str>>| text.map(|text| text.into_owned().into_boxed_str());
+    let metadata = match input.metadata {
+        Some(raw) if raw.get() != "null" && !raw.get().starts_with('{') => {
+            return Err(Invalid::new("metadata", "must be a JSON object").into());
+        }
+        Some(raw) if raw.get() != "null" => Some(Bytes::copy_from_slice(raw.get().as_bytes())),
+        _ => None,
+    };
+    Ok(Draft {
+        tenant,
+        event_type: input.event_type.into_owned().into(),
+        // A slice of the request's own buffer: the payload is not copied.
+        data: body.slice_ref(input.data.get().as_bytes()),
+        idempotency_key: owned(input.idempotency_key),
+        source: owned(input.source),
+        subject: owned(input.subject),
+        metadata,
+        only: None,
+    })
+}
+
+fn header_key(raw: &Raw) -> Result<Option<&str>, Problem> {
+    let Some(value) = raw.headers.get("idempotency-key") else { return Ok(None) };
+    let text = value.to_str().map_err(|_| Invalid::new("Idempotency-Key", "must be visible ASCII"))?;
+    Ok(Some(text))
+}
+
+/// Publish an event
+///
+/// Answers once the event and all its deliveries are stored durably.
+#[utoipa::path(
+    post, path = "/v1/events", tag = "events",
+    params(("Idempotency-Key" = Option<String>, Header, description = "A repeat gives the first event back")),
+    request_body = EventInput,
+    responses((status = 202, description = "Taken", body = PublishedView), (status = 200, description = "A repeat of an event that was taken before", body = PublishedView), ChangeProblems),
+)]
+pub(super) async fn publish(
+    State(app): State<AppState>,
+    May(caller, _): May<Publishes>,
+    Single(raw): Single,
+) -> Result<Response, Problem> {
+    let mut input: EventInput<'_> = json(&raw.body)?;
+    if let Some(key) = header_key(&raw)? {
+        if input.idempotency_key.as_deref().is_some_and(|in_body| in_body != key) {
+            return Err(Invalid::new("idempotency_key", "differs from the header Idempotency-Key").into());
+        }
+        input.idempotency_key = Some(Cow::Borrowed(key));
+    }
+    let tenant = caller.acts_for(input.tenant_id.as_deref())?;
+    let receipt = app.publish(draft(input, &raw.body, tenant)?).await?;
+    let status = if receipt.duplicate { StatusCode::OK } else { StatusCode::ACCEPTED };
+    Ok((status, axum::Json(PublishedView::from(receipt))).into_response())
+}
+
+/// Publish up to 1,000 events
+///
+/// Each is judged alone; `data` answers in the order they were sent.
+#[utoipa::path(
+    post, path = "/v1/events/batch", tag = "events", request_body = BatchInput,
+    responses((status = 202, description = "Judged one by one", body = BatchView), ChangeProblems),
+)]
+pub(super) async fn publish_batch(
+    State(app): State<AppState>,
+    May(caller, _): May<Publishes>,
+    Batch(raw): Batch,
+) -> Result<Response, Problem> {
+    let input: BatchInput<'_> = json(&raw.body)?;
+    let tenant = caller.acts_for(input.tenant_id.as_deref())?;
+    if input.events.is_empty() || input.events.len() > MAX_BATCH {
+        return Err(Invalid::new("events", format!("must hold 1 to {MAX_BATCH} events")).into());
+    }
+    let mut under_way = Vec::with_capacity(input.events.len());
+    for event in &input.events {
+        let draft = json::<EventInput<'_>>(event.get().as_bytes()).and_then(|event| {
+            if event.tenant_id.is_some() {
+                return Err(Invalid::new("tenant_id", "belongs beside events, not inside them").into());
+            }
+            draft(event, &raw.body, tenant.clone())
+        });
+        // All of them wait for the store together, so that they share commits.
+        under_way.push(match draft {
+            Ok(draft) => Ok(tokio::spawn(publish_one(app.clone(), draft))),
+            Err(problem) => Err(problem),
+        });
+    }
+    let mut data = Vec::with_capacity(under_way.len());
+    for item in under_way {
+        let result = match item {
+            Ok(task) => task.await.unwrap_or_else(|_| Err(stopped())),
+            Err(problem) => Err(problem),
+        };
+        data.push(batch_item(result));
+    }
+    if let Some(first) = data.first()
+        && data.iter().all(|item| item.status == StatusCode::SERVICE_UNAVAILABLE.as_u16())
+        && let Some(problem) = &first.error
+    {
+        return Err(problem.clone());
+    }
+    Ok((StatusCode::ACCEPTED, axum::Json(BatchView { data })).into_response())
+}
+
+async fn publish_one(app: AppState, draft: Draft) -> Result<Receipt, Problem> {
+    Ok(app.publish(draft).await?)
+}
+
+fn stopped() -> Problem {
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", "the server is stopping; send it again")
+}
+
+fn batch_item(result: Result<Receipt, Problem>) -> BatchItem {
+    match result {
+        Ok(receipt) => BatchItem {
+            status: if receipt.duplicate { 200 } else { 202 },
+            published: Some(receipt.into()),
+            error: None,
+        },
+        Err(problem) => BatchItem { status: problem.status, published: None, error: Some(problem) },
+    }
+}

@@ -1,0 +1,311 @@
+//! `/v1/webhooks`: subscriptions of URLs to event types.
+
+mod input;
+mod view;
+
+use axum::{
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use redrive_core::{
+    Invalid, TenantId, WebhookId,
+    signature::Secret,
+    time::Span,
+    webhook::{Webhook, WebhookState},
+};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use self::{
+    input::WebhookInput,
+    view::{WebhookView, with_secret},
+};
+use super::{
+    AppState,
+    deliveries::TenantInput,
+    events::{PublishedView, TenantQuery},
+    extract::{Id, Json, Manages, May, OptionalJson, Query, Reads},
+    page::{Page, Paging},
+    problem::{ChangeProblems, Problem, ReadProblems},
+};
+use crate::app::webhooks::{DEFAULT_OVERLAP, disabled_by_request};
+
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(create, list))
+        .routes(routes!(get, patch, put, delete))
+        .routes(routes!(rotate_secret))
+        .routes(routes!(test))
+        .routes(routes!(enable))
+        .routes(routes!(disable))
+}
+
+fn parse_secret(text: Option<&str>) -> Result<Option<Secret>, Problem> {
+    Ok(text.map(Secret::parse).transpose()?)
+}
+
+/// Register a webhook
+///
+/// Every event that is acknowledged from then on reaches it.
+#[utoipa::path(
+    post, path = "/v1/webhooks", tag = "webhooks", request_body = WebhookInput,
+    responses((status = 201, description = "`secret` is shown this once", body = WebhookView), ChangeProblems),
+)]
+async fn create(
+    State(app): State<AppState>,
+    May(caller, _): May<Manages>,
+    Json(input): Json<WebhookInput>,
+) -> Result<Response, Problem> {
+    let tenant = caller.acts_for(input.tenant_id.as_deref())?;
+    let secret = parse_secret(input.secret.as_deref())?;
+    let active = input.wants_active()?.unwrap_or(true);
+    let webhook = app.create_webhook(tenant, input.new_spec()?, secret, active).await?;
+    Ok((StatusCode::CREATED, axum::Json(with_secret(webhook))).into_response())
+}
+
+/// Which webhooks to list.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WebhookQuery {
+    /// Only active ones, or only others.
+    active: Option<bool>,
+    /// Only those that want events of this type.
+    event_type: Option<String>,
+    /// The `next_cursor` of the page before.
+    cursor: Option<String>,
+    /// How many to look at: 1 to 500, 50 if left out.
+    limit: Option<u32>,
+    /// How many to leave out first, up to 10,000; a cursor is better.
+    offset: Option<u32>,
+    /// The tenant to act for; admin keys only.
+    tenant_id: Option<String>,
+}
+
+/// List webhooks
+///
+/// With `active` or `event_type`, a page may hold fewer than `limit`; go on while there is a `next_cursor`.
+#[utoipa::path(
+    get, path = "/v1/webhooks", tag = "webhooks", params(WebhookQuery),
+    responses((status = 200, description = "Newest first", body = Page<WebhookView>), ReadProblems),
+)]
+async fn list(
+    State(app): State<AppState>,
+    May(caller, _): May<Reads>,
+    Query(query): Query<WebhookQuery>,
+) -> Result<axum::Json<Page<WebhookView>>, Problem> {
+    let tenant = caller.acts_for(query.tenant_id.as_deref())?;
+    let paging = Paging { cursor: query.cursor, limit: query.limit, offset: query.offset, tenant_id: None };
+    let webhooks = app.list_webhooks(tenant, paging.request()?).await?;
+    let wanted = |webhook: &Webhook| {
+        query.active.is_none_or(|active| active == (webhook.state == WebhookState::Active))
+            && query
+                .event_type
+                .as_deref()
+                .is_none_or(|name| webhook.spec.events.iter().any(|p| p.matches(name)))
+    };
+    let page = paging.page(webhooks, |webhook| webhook.id, |webhook| webhook);
+    let data = page.data.into_iter().filter(wanted).map(WebhookView::from).collect();
+    Ok(axum::Json(Page { data, next_cursor: page.next_cursor }))
+}
+
+/// Get a webhook
+#[utoipa::path(
+    get, path = "/v1/webhooks/{id}", tag = "webhooks", params(("id" = String, Path), TenantQuery),
+    responses((status = 200, body = WebhookView), ReadProblems),
+)]
+async fn get(
+    State(app): State<AppState>,
+    May(caller, _): May<Reads>,
+    Id(id): Id<WebhookId>,
+    Query(query): Query<TenantQuery>,
+) -> Result<axum::Json<WebhookView>, Problem> {
+    let tenant = caller.acts_for(query.tenant_id.as_deref())?;
+    Ok(axum::Json(app.webhook(tenant, id).await?.into()))
+}
+
+async fn change(
+    app: &AppState,
+    tenant: &TenantId,
+    id: WebhookId,
+    input: &WebhookInput,
+) -> Result<WebhookView, Problem> {
+    if input.secret.is_some() {
+        return Err(Invalid::new("secret", "is changed by POST /v1/webhooks/{id}/rotate-secret").into());
+    }
+    let active = input.wants_active()?;
+    let apply = |webhook: &mut Webhook| {
+        match active {
+            Some(true) => webhook.state = WebhookState::Active,
+            Some(false) if webhook.state == WebhookState::Active => webhook.state = disabled_by_request(),
+            _ => {}
+        }
+        input.apply_to(&mut webhook.spec)
+    };
+    Ok(app.change_webhook(tenant, id, apply).await?.into())
+}
+
+/// Change a webhook
+///
+/// Whatever is left out keeps its value. Pending deliveries keep their body.
+#[utoipa::path(
+    patch, path = "/v1/webhooks/{id}", tag = "webhooks", params(("id" = String, Path), TenantQuery),
+    request_body = WebhookInput,
+    responses((status = 200, body = WebhookView), ChangeProblems),
+)]
+async fn patch(
+    State(app): State<AppState>,
+    May(caller, _): May<Manages>,
+    Id(id): Id<WebhookId>,
+    Query(query): Query<TenantQuery>,
+    Json(input): Json<WebhookInput>,
+) -> Result<axum::Json<WebhookView>, Problem> {
+    let named = input.tenant_id.as_deref().or(query.tenant_id.as_deref());
+    let tenant = caller.acts_for(named)?;
+    change(&app, &tenant, id, &input).await.map(axum::Json)
+}
+
+/// Change a webhook
+///
+/// The same as PATCH: whatever is left out keeps its value.
+#[utoipa::path(
+    put, path = "/v1/webhooks/{id}", tag = "webhooks", params(("id" = String, Path), TenantQuery),
+    request_body = WebhookInput,
+    responses((status = 200, body = WebhookView), ChangeProblems),
+)]
+async fn put(
+    state: State<AppState>,
+    who: May<Manages>,
+    id: Id<WebhookId>,
+    query: Query<TenantQuery>,
+    input: Json<WebhookInput>,
+) -> Result<axum::Json<WebhookView>, Problem> {
+    patch(state, who, id, query, input).await
+}
+
+/// Delete a webhook
+///
+/// What is pending is cancelled; its history stays.
+#[utoipa::path(
+    delete, path = "/v1/webhooks/{id}", tag = "webhooks", params(("id" = String, Path), TenantQuery),
+    responses((status = 204, description = "Deleted"), ReadProblems),
+)]
+async fn delete(
+    State(app): State<AppState>,
+    May(caller, _): May<Manages>,
+    Id(id): Id<WebhookId>,
+    Query(query): Query<TenantQuery>,
+) -> Result<StatusCode, Problem> {
+    let tenant = caller.acts_for(query.tenant_id.as_deref())?;
+    app.delete_webhook(&tenant, id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// How to rotate a secret.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RotateInput {
+    /// The new secret, `whsec_…`; one is made if left out.
+    secret: Option<String>,
+    /// How long the old secret still signs, in seconds or as a text such as "24h"; a day if left out.
+    #[schema(value_type = Option<f64>)]
+    overlap: Option<Span>,
+    /// The tenant to act for; admin keys only.
+    tenant_id: Option<String>,
+}
+
+/// Rotate a webhook's secret
+///
+/// During the overlap every request carries a signature of each live secret.
+#[utoipa::path(
+    post, path = "/v1/webhooks/{id}/rotate-secret", tag = "webhooks",
+    params(("id" = String, Path), TenantQuery), request_body = RotateInput,
+    responses((status = 200, description = "`secret` is shown this once", body = WebhookView), ChangeProblems),
+)]
+async fn rotate_secret(
+    State(app): State<AppState>,
+    May(caller, _): May<Manages>,
+    Id(id): Id<WebhookId>,
+    Query(query): Query<TenantQuery>,
+    OptionalJson(input): OptionalJson<RotateInput>,
+) -> Result<axum::Json<WebhookView>, Problem> {
+    let tenant = caller.acts_for(input.tenant_id.or(query.tenant_id).as_deref())?;
+    let secret = parse_secret(input.secret.as_deref())?;
+    let overlap = input.overlap.unwrap_or(DEFAULT_OVERLAP).get();
+    Ok(axum::Json(with_secret(app.rotate_secret(&tenant, id, secret, overlap).await?)))
+}
+
+/// What to send as a test.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct TestInput {
+    /// The payload; a greeting if left out.
+    #[schema(value_type = Option<serde_json::Value>)]
+    data: Option<Box<RawValue>>,
+    /// The tenant to act for; admin keys only.
+    tenant_id: Option<String>,
+}
+
+/// Send a test event
+///
+/// A `redrive.test` event goes through the real pipeline to this webhook alone.
+#[utoipa::path(
+    post, path = "/v1/webhooks/{id}/test", tag = "webhooks", params(("id" = String, Path), TenantQuery),
+    request_body = TestInput,
+    responses((status = 202, body = PublishedView), ChangeProblems),
+)]
+async fn test(
+    State(app): State<AppState>,
+    May(caller, _): May<Manages>,
+    Id(id): Id<WebhookId>,
+    Query(query): Query<TenantQuery>,
+    OptionalJson(input): OptionalJson<TestInput>,
+) -> Result<Response, Problem> {
+    let tenant = caller.acts_for(input.tenant_id.or(query.tenant_id).as_deref())?;
+    let data = match input.data {
+        Some(data) => Bytes::from(data.get().to_owned()),
+        None => Bytes::from_static(br#"{"message":"Hello from Redrive"}"#),
+    };
+    let receipt = app.test_webhook(tenant, id, data).await?;
+    Ok((StatusCode::ACCEPTED, axum::Json(PublishedView::from(receipt))).into_response())
+}
+
+/// Enable a webhook
+#[utoipa::path(
+    post, path = "/v1/webhooks/{id}/enable", tag = "webhooks", params(("id" = String, Path), TenantQuery),
+    request_body = TenantInput,
+    responses((status = 200, body = WebhookView), ChangeProblems),
+)]
+async fn enable(
+    State(app): State<AppState>,
+    May(caller, _): May<Manages>,
+    Id(id): Id<WebhookId>,
+    Query(query): Query<TenantQuery>,
+    OptionalJson(input): OptionalJson<TenantInput>,
+) -> Result<axum::Json<WebhookView>, Problem> {
+    let tenant = caller.acts_for(input.tenant_id.or(query.tenant_id).as_deref())?;
+    change(&app, &tenant, id, &WebhookInput::switching(true)).await.map(axum::Json)
+}
+
+/// Disable a webhook
+///
+/// No new deliveries are made; those pending are cancelled.
+#[utoipa::path(
+    post, path = "/v1/webhooks/{id}/disable", tag = "webhooks", params(("id" = String, Path), TenantQuery),
+    request_body = TenantInput,
+    responses((status = 200, body = WebhookView), ChangeProblems),
+)]
+async fn disable(
+    State(app): State<AppState>,
+    May(caller, _): May<Manages>,
+    Id(id): Id<WebhookId>,
+    Query(query): Query<TenantQuery>,
+    OptionalJson(input): OptionalJson<TenantInput>,
+) -> Result<axum::Json<WebhookView>, Problem> {
+    let tenant = caller.acts_for(input.tenant_id.or(query.tenant_id).as_deref())?;
+    change(&app, &tenant, id, &WebhookInput::switching(false)).await.map(axum::Json)
+}

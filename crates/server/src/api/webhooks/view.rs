@@ -1,0 +1,116 @@
+//! A webhook as people see it: everything but its secrets.
+
+use std::collections::BTreeMap;
+
+use redrive_core::{
+    TenantId, Time, WebhookId,
+    event::PayloadFormat,
+    event_type::Pattern,
+    retry::RetryConfig,
+    signature::SignatureConfig,
+    webhook::{Owner, Webhook, WebhookState},
+};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// What stands in for a value that is not shown. Sent back, it means "as it was".
+pub(super) const REDACTED: &str = "[redacted]";
+
+/// A webhook.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct WebhookView {
+    /// Its id.
+    #[schema(value_type = String)]
+    id: WebhookId,
+    /// Whose it is.
+    #[schema(value_type = String)]
+    tenant_id: TenantId,
+    /// Where events are sent.
+    url: String,
+    /// What it is for.
+    description: Option<String>,
+    /// Who looks after it.
+    owner: Option<Owner>,
+    /// Which event types it wants.
+    #[schema(value_type = Vec<String>)]
+    events: Vec<Pattern>,
+    /// Only events about these subjects; all if empty.
+    subjects: Vec<String>,
+    /// What the request body looks like.
+    payload_format: PayloadFormat,
+    /// How requests are signed.
+    signature: SignatureConfig,
+    /// The signing secret, shown only when it is made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    secret: Option<String>,
+    /// The secrets that sign now, newest first, without their values.
+    secrets: Vec<SecretView>,
+    /// `active` or `disabled`.
+    state: &'static str,
+    /// Whether events are sent.
+    active: bool,
+    /// Why it is disabled.
+    disabled_reason: Option<String>,
+    /// When to try again, as far as it differs from the server's defaults.
+    retry_config: RetryConfig,
+    /// Requests at once; null for the server's default.
+    max_in_flight: Option<u32>,
+    /// Headers sent along; values are not shown.
+    headers: BTreeMap<String, String>,
+    /// Your own notes.
+    metadata: BTreeMap<String, String>,
+    /// When it was made.
+    #[schema(value_type = String, format = DateTime)]
+    created_at: Time,
+    /// When it was last changed.
+    #[schema(value_type = String, format = DateTime)]
+    updated_at: Time,
+}
+
+/// A secret without its value.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct SecretView {
+    /// When it was made.
+    #[schema(value_type = String, format = DateTime)]
+    created_at: Time,
+    /// Until when it signs; null for as long as it is not rotated.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    expires_at: Option<Time>,
+}
+
+impl From<Webhook> for WebhookView {
+    fn from(webhook: Webhook) -> Self {
+        let spec = webhook.spec;
+        let secrets = webhook.secrets.iter();
+        Self {
+            id: webhook.id,
+            tenant_id: webhook.tenant,
+            url: spec.url,
+            description: spec.description,
+            owner: spec.owner,
+            events: spec.events,
+            subjects: spec.subjects,
+            payload_format: spec.payload_format,
+            signature: spec.signature,
+            secret: None,
+            secrets: secrets
+                .map(|live| SecretView { created_at: live.created_at, expires_at: live.expires_at })
+                .collect(),
+            state: webhook.state.name(),
+            active: webhook.state == WebhookState::Active,
+            disabled_reason: webhook.state.cancels_because().map(str::to_owned),
+            retry_config: spec.retry_config,
+            max_in_flight: spec.max_in_flight,
+            headers: spec.headers.into_keys().map(|name| (name, REDACTED.to_owned())).collect(),
+            metadata: spec.metadata,
+            created_at: webhook.created_at,
+            updated_at: webhook.updated_at,
+        }
+    }
+}
+
+/// A webhook with its newest secret, which is shown this once.
+pub(super) fn with_secret(webhook: Webhook) -> WebhookView {
+    let secret = webhook.secrets.first().map(|live| live.secret.reveal());
+    WebhookView { secret, ..webhook.into() }
+}
