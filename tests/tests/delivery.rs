@@ -100,7 +100,7 @@ async fn a_request_has_every_header_and_the_envelope() {
     let api = redrive.api();
     let headers = json!({"X-Team": "payments", "Authorization": "Bearer s3cret"});
     let webhook = api.create_webhook(&receiver.url_at("/hook?x=1&y=%20"), json!({"headers": headers})).await;
-    assert_eq!(webhook["headers"], json!({"X-Team": "[redacted]", "Authorization": "[redacted]"}));
+    assert_eq!(webhook["headers"], json!({"x-team": "[redacted]", "authorization": "[redacted]"}));
     let event = json!({
         "event_type": "order.created", "data": {"order": 42}, "source": "checkout \"2\"", "subject": "order-42",
         "idempotency_key": "my-key", "metadata": {"note": "not for endpoints"},
@@ -159,7 +159,10 @@ async fn headers_that_redrive_owns_cannot_be_overridden() {
     {
         let webhook = json!({"url": "http://127.0.0.1:9/", "events": ["*"], "headers": {name: "x"}});
         let answer = api.post("/v1/webhooks", webhook).await;
-        assert_eq!((answer.status, answer.json()["field"].clone()), (400, json!(format!("headers.{name}"))));
+        assert_eq!(
+            (answer.status, answer.json()["field"].clone()),
+            (400, json!(format!("headers.{}", name.to_lowercase())))
+        );
     }
 }
 

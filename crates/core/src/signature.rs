@@ -74,7 +74,7 @@ impl fmt::Debug for Secret {
 
 /// One of a webhook's secrets, with its time of life.
 ///
-/// Its serialised form holds the secret in clear. That form is for the store alone, which encrypts it; no
+/// Its serialised form holds the secret in clear. That form is for the store alone; no
 /// API answer, log or audit entry may be made from it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LiveSecret {

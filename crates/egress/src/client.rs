@@ -17,7 +17,7 @@ use hyper_util::{
 use tokio::time::timeout;
 
 use crate::{
-    Answered, Config, Exchange, Failed, Outbound, Timings,
+    Answered, Config, Exchange, Failed, MAX_BUFFER_BYTES, Outbound, Timings,
     connector::Connector,
     error::{self, SetupError, Verdict},
     stream::{Link, Payload, Phases, is_unsent},
@@ -25,8 +25,6 @@ use crate::{
 
 /// How much of an answer's body is kept.
 const SAMPLE_BYTES: usize = 1024;
-/// How much of an answer hyper may hold at once; also the limit of its headers' size.
-const MAX_BUFFER_BYTES: usize = 64 * 1024;
 /// How many headers an answer may have.
 const MAX_HEADERS: usize = 100;
 /// What says where a message ends is hyper's to write, lest two readers of it disagree.

@@ -19,7 +19,7 @@ use tokio_rustls::TlsConnector;
 use tower_service::Service;
 
 use crate::{
-    Config,
+    Config, MAX_BUFFER_BYTES,
     error::{Cause, ConnectFailed, SetupError, tls_fault_of},
     resolver::Resolver,
     stream::{Phases, Stream},
@@ -39,6 +39,8 @@ struct Dialer {
     rules: AddressRules,
     own_listeners: Vec<SocketAddr>,
     connect_timeout: Duration,
+    /// The most that an answer can come to, head and body.
+    max_answer: usize,
     stopwatch: fn() -> Duration,
 }
 
@@ -50,6 +52,7 @@ impl Connector {
             rules: config.rules,
             own_listeners: config.own_listeners,
             connect_timeout: config.connect_timeout,
+            max_answer: config.max_response_bytes + 2 * MAX_BUFFER_BYTES,
             stopwatch: config.stopwatch,
         })))
     }
@@ -83,7 +86,11 @@ impl Dialer {
         let addresses = self.resolve(host, phases).await?;
         self.guard(host, port, &addresses)?;
         let socket = self.reach(&addresses, port, phases).await?;
-        if secure { self.encrypt(host, socket, phases).await } else { Ok(Stream::plain(socket, *phases)) }
+        if secure {
+            self.encrypt(host, socket, phases).await
+        } else {
+            Ok(Stream::plain(socket, *phases, self.max_answer))
+        }
     }
 
     async fn resolve(&self, host: &str, phases: &mut Phases) -> Result<Vec<IpAddr>, Cause> {
@@ -141,7 +148,7 @@ impl Dialer {
         let shaken = timeout(self.connect_timeout, self.tls.connect(name, socket)).await;
         phases.tls = Some((self.stopwatch)().saturating_sub(start));
         let stream = shaken.map_err(|_| Cause::HandshakeStalled)?.map_err(|error| handshake_cause(&error))?;
-        Ok(Stream::tls(stream, *phases))
+        Ok(Stream::tls(stream, *phases, self.max_answer))
     }
 }
 

@@ -111,21 +111,26 @@ pub(crate) fn before_answer(error: &(dyn Error + 'static)) -> Verdict {
         Some(error) if error.is_incomplete_message() || error.is_canceled() || error.is_closed() => closed(),
         // The pool lost a connection before the request was handed to it.
         None => closed(),
-        Some(_) if find::<io::Error>(error).is_some() => closed(),
-        Some(_) => not_http(),
+        Some(_) => match find::<io::Error>(error) {
+            Some(error) if is_garbled(error) => not_http(),
+            Some(_) => closed(),
+            None => not_http(),
+        },
     }
 }
 
 /// Why an answer did not come to its end.
 pub(crate) fn within_body(error: &hyper::Error) -> Verdict {
-    let garbled = |error: &io::Error| {
-        matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData)
-            && tls_fault_of(error).is_none()
-    };
     match find::<io::Error>(error) {
-        Some(error) if garbled(error) => not_http(),
+        Some(error) if is_garbled(error) => not_http(),
         _ => verdict(SendFailure::CutOff, "the receiver's answer was cut off midway"),
     }
+}
+
+/// Whether what came made no sense, rather than too little having come.
+fn is_garbled(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData)
+        && tls_fault_of(error).is_none()
 }
 
 fn not_http() -> Verdict {

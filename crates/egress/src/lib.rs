@@ -25,6 +25,9 @@ pub use crate::{
     target::Target,
 };
 
+/// How much of an answer hyper may hold at once; also the limit of its headers' size.
+const MAX_BUFFER_BYTES: usize = 64 * 1024;
+
 /// How the client behaves, fixed when it is made.
 #[derive(Clone, Debug)]
 pub struct Config {

@@ -138,15 +138,24 @@ macro_rules! either {
 pub(crate) struct Stream {
     transport: Transport,
     link: Arc<Link>,
+    /// Bytes that came since the last byte went out.
+    answered: usize,
+    /// What no honest answer exceeds. Without it a receiver could keep us reading `100 Continue` for as long
+    /// as the deadline allows, at the cost of everybody else's time.
+    most: usize,
 }
 
 impl Stream {
-    pub(crate) fn plain(socket: TcpStream, phases: Phases) -> Self {
-        Self { transport: Transport::Plain(socket), link: Arc::new(Link::new(phases)) }
+    pub(crate) fn plain(socket: TcpStream, phases: Phases, most: usize) -> Self {
+        Self::new(Transport::Plain(socket), phases, most)
     }
 
-    pub(crate) fn tls(stream: TlsStream<TcpStream>, phases: Phases) -> Self {
-        Self { transport: Transport::Tls(Box::new(stream)), link: Arc::new(Link::new(phases)) }
+    pub(crate) fn tls(stream: TlsStream<TcpStream>, phases: Phases, most: usize) -> Self {
+        Self::new(Transport::Tls(Box::new(stream)), phases, most)
+    }
+
+    fn new(transport: Transport, phases: Phases, most: usize) -> Self {
+        Self { transport, link: Arc::new(Link::new(phases)), answered: 0, most }
     }
 }
 
@@ -162,13 +171,20 @@ impl AsyncRead for Stream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        either!(self, io => io.poll_read(cx, buf))
+        let before = buf.filled().len();
+        let read = either!(self, io => io.poll_read(cx, buf));
+        self.answered += buf.filled().len() - before;
+        if self.answered > self.most {
+            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+        }
+        read
     }
 }
 
 impl AsyncWrite for Stream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let wrote = either!(self, io => io.poll_write(cx, buf));
+        self.answered = 0;
         self.link.unless_cut(cx, wrote)
     }
 
@@ -178,6 +194,7 @@ impl AsyncWrite for Stream {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let wrote = either!(self, io => io.poll_write_vectored(cx, bufs));
+        self.answered = 0;
         self.link.unless_cut(cx, wrote)
     }
 

@@ -66,11 +66,9 @@ impl Inner {
         match self.gate(&ready).await {
             Ok(Gate::Go(hook)) => {
                 let tried = self.attempt(&ready, &hook).await;
-                self.free_slot(&ready);
                 self.record_attempt(ready, &hook, tried);
             }
             Ok(Gate::Poison(hook)) => {
-                self.free_slot(&ready);
                 let message = "the sending process died three times while sending this delivery";
                 let tried = self.failed_try(SendFailure::SenderDied, message);
                 self.record_attempt(ready, &hook, tried);
@@ -91,7 +89,7 @@ impl Inner {
         }
     }
 
-    fn free_slot(self: &Arc<Self>, ready: &Ready) {
+    pub(crate) fn free_slot(self: &Arc<Self>, ready: &Ready) {
         let moves = self.dispatch.answered(ready.webhook, ready.id);
         self.carry_out(moves);
     }

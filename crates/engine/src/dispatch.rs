@@ -285,6 +285,16 @@ impl Dispatch {
         Some(ready)
     }
 
+    /// Hands out everything that is only queued for a webhook, to be ended without requests. Its room stays
+    /// taken until that is stored.
+    pub(crate) fn take_queued(&self, webhook: WebhookId) -> Vec<Ready> {
+        let state = &mut *self.state.lock();
+        let Some(lane) = state.lanes.get_mut(&webhook) else { return Vec::new() };
+        let queued: Vec<_> = lane.queue.drain(..).collect();
+        state.unsettled += queued.len();
+        queued
+    }
+
     /// Why a delivery that this node has was called off, if it was.
     pub(crate) fn cancel_reason(&self, delivery: DeliveryId) -> Option<String> {
         let state = self.state.lock();
@@ -320,6 +330,11 @@ impl Dispatch {
             state.bytes -= ready.event.weight();
         }
         queued
+    }
+
+    /// Whether nothing new is sent any more.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.state.lock().draining
     }
 
     /// Deliveries in memory, their bytes, and requests whose outcome is not stored.

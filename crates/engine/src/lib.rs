@@ -35,7 +35,7 @@ pub use webhooks::ChangeError;
 
 use crate::{clock::Clock, dispatch::Dispatch, record::Kept, schedule::Alarm};
 
-/// The running data path. Cheap to clone; see [`Engine::start`] and [`Engine::drain`].
+/// The running data path. Cheap to clone; see [`Engine::start`], [`Engine::drain`] and [`Engine::stop`].
 #[derive(Clone)]
 pub struct Engine(Arc<Inner>);
 

@@ -24,6 +24,9 @@ use crate::{
 /// How long to wait before outcomes are offered to a failed store again.
 const OFFER_AGAIN: Duration = Duration::from_millis(200);
 
+/// Why a webhook is disabled whose endpoint is gone.
+const GONE: &str = "the endpoint answered 410 Gone";
+
 /// An outcome on its way into the store, with what is needed to decide again or to let go.
 pub(crate) struct Pending {
     outcome: Arc<Outcome>,
@@ -45,6 +48,11 @@ impl Inner {
         let verdict = classify(&tried.answer(), &hook.policy, now);
         let cancel = self.dispatch.cancel_reason(ready.id).or_else(|| self.webhook_over(&ready));
         let decided = self.decide(&ready, hook, &verdict, cancel.is_some());
+        if decided.disable_webhook {
+            // Before the slot is free: what is queued behind must not be sent while this is being stored.
+            self.registry.presume_disabled(hook, GONE);
+        }
+        self.free_slot(&ready);
         let attempt = self.describe(&ready, hook, tried, &verdict, &decided);
         let outcome = Outcome {
             epoch: self.epoch,
@@ -54,7 +62,7 @@ impl Inner {
             next: next(&decided.decision, cancel.clone()),
             attempt: Some(attempt),
             knows_cancel: cancel.is_some(),
-            disable: decided.disable_webhook.then(|| "the endpoint answered 410 Gone".to_owned()),
+            disable: decided.disable_webhook.then(|| GONE.to_owned()),
             at: now,
         };
         self.offer(Pending { outcome: Arc::new(outcome), ready, verdict: Some((verdict, hook.clone())) });

@@ -102,6 +102,11 @@ impl Registry {
         webhook.spec.retry_config.resolve(&self.settings.retry)
     }
 
+    /// Whether a tenant is known to exist.
+    pub fn knows(&self, tenant: &TenantId) -> bool {
+        self.tenants.read().contains_key(tenant)
+    }
+
     /// A webhook by its id, if it is known.
     pub(crate) fn hook(&self, id: WebhookId) -> Option<Arc<Hook>> {
         self.by_id.read().get(&id).cloned()
@@ -181,6 +186,14 @@ impl Registry {
             config.put(hook);
         }
         config.version = changes.version;
+    }
+
+    /// Treats a webhook as disabled from now on, ahead of the store being told. What the store says next
+    /// replaces it.
+    pub(crate) fn presume_disabled(&self, hook: &Hook, reason: &str) {
+        let mut webhook = hook.webhook.clone();
+        webhook.state = WebhookState::Disabled(reason.to_owned());
+        self.remember(webhook, hook.version);
     }
 
     fn remember(&self, webhook: Webhook, version: i64) -> Arc<Hook> {

@@ -60,12 +60,11 @@ impl Engine {
         Ok(Self(inner))
     }
 
-    /// Sends nothing new, lets what is under way finish until `deadline`, cuts the rest off as failed
-    /// attempts, and hands back what was only queued. The engine is over afterwards.
+    /// Sends nothing new, hands back what is only queued, lets what is under way finish until `deadline` and
+    /// cuts the rest off as failed attempts. Publishing goes on; see [`Engine::stop`].
     pub async fn drain(&self, deadline: Duration) {
         let inner = &self.0;
         let queued = inner.dispatch.drain();
-        let handed_back = queued.len();
         for part in queued.chunks(HAND_BACK) {
             let ids = part.iter().map(|ready| ready.id).collect();
             if let Err(error) = inner.store.release(inner.epoch, inner.clock.now(), ids).await {
@@ -73,10 +72,8 @@ impl Engine {
             }
         }
         if tokio::time::timeout(deadline, self.settled()).await.is_err() {
-            tracing::warn!(
-                requests = self.load().unsettled,
-                "the drain deadline has passed; cutting requests off"
-            );
+            let requests = self.load().unsettled;
+            tracing::warn!(requests, "the drain deadline has passed; cutting requests off");
             inner.cut.cancel();
             if tokio::time::timeout(LAST_WORDS, self.settled()).await.is_err() {
                 tracing::warn!(
@@ -84,12 +81,16 @@ impl Engine {
                 );
             }
         }
+        tracing::info!(handed_back = queued.len(), "drained");
+    }
+
+    /// Ends the epoch of a drained engine: whatever is still leased goes back, and nothing is taken in any more.
+    pub async fn stop(&self) {
+        let inner = &self.0;
         inner.stop.cancel();
-        // Whatever is still leased goes back, and the epoch is over.
         if let Err(error) = inner.store.rescue(inner.epoch, inner.clock.now(), usize::MAX >> 1).await {
             tracing::warn!(%error, "the epoch stays open; the next start ends it");
         }
-        tracing::info!(handed_back, "drained");
     }
 
     /// Returns once every request's outcome is stored.

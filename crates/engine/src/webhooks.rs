@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use redrive_core::{TenantId, WebhookId, webhook::Webhook};
-use redrive_store::{Changed, StoreError, Versioned};
+use redrive_store::{Changed, Next, StoreError, Versioned};
 
 use crate::{Engine, Inner};
 
@@ -50,9 +50,7 @@ impl Engine {
             match self.0.store.change_webhook(webhook.clone(), revision).await? {
                 Changed::Done { version } => {
                     self.0.registry.changed(webhook.clone(), version);
-                    if webhook.state.cancels_because().is_some() {
-                        self.0.runtime.spawn(self.0.clone().sweep_all());
-                    }
+                    self.0.call_off(&webhook);
                     return Ok(webhook);
                 }
                 Changed::Missing => return Err(ChangeError::Missing),
@@ -71,6 +69,16 @@ impl Engine {
 }
 
 impl Inner {
+    /// Cancels what is pending for a webhook that gets no more events: first what is queued here, then, in
+    /// small steps, what waits in the store.
+    fn call_off(self: &Arc<Self>, webhook: &Webhook) {
+        let Some(reason) = webhook.state.cancels_because() else { return };
+        for queued in self.dispatch.take_queued(webhook.id) {
+            self.record_end(queued, Next::Cancelled { reason: reason.to_owned() });
+        }
+        self.runtime.spawn(self.clone().sweep_all());
+    }
+
     /// An outcome has disabled a webhook: learn of it and sweep up.
     pub(crate) fn webhook_disabled(self: &Arc<Self>, webhook: WebhookId, tenant: TenantId) {
         tracing::warn!(%webhook, %tenant, "the endpoint answered 410 Gone; its webhook is disabled");
@@ -79,7 +87,9 @@ impl Inner {
             if let Err(error) = inner.registry.refresh(&*inner.store, &tenant).await {
                 tracing::warn!(%webhook, %error, "the disabled webhook is learnt of with the next publish");
             }
-            inner.sweep_all().await;
+            if let Some(hook) = inner.registry.hook(webhook) {
+                inner.call_off(&hook.webhook);
+            }
         });
     }
 }

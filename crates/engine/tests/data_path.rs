@@ -244,6 +244,7 @@ async fn a_delivery_that_keeps_killing_its_node_becomes_a_failed_attempt() {
             assert!(store.mark_sending(dead, delivery).await.unwrap());
         }
         first.drain(Duration::ZERO).await;
+        first.stop().await;
         delivery
     };
     let engine = start(store.clone(), clock.clone(), settings()).await;
@@ -323,8 +324,14 @@ async fn draining_hands_back_what_was_only_queued() {
     receiver.wait_for(5).await;
     let drain = tokio::spawn({
         let engine = world.engine.clone();
-        async move { engine.drain(Duration::from_secs(10)).await }
+        async move {
+            engine.drain(Duration::from_secs(10)).await;
+            engine.stop().await;
+        }
     });
+    while world.store.vitals().await.unwrap().waiting < 25 {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
     gate.open();
     drain.await.unwrap();
     let vitals = world.store.vitals().await.unwrap();

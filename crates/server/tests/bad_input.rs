@@ -29,10 +29,24 @@ async fn bodies_that_are_no_json_of_ours() {
     let api = redrive.api();
     refused(&post_raw(&api, "/v1/events", "{").await, 400, "invalid_json", "not valid JSON");
     refused(&post_raw(&api, "/v1/events", "").await, 400, "invalid_json", "not valid JSON");
-    refused(&post_raw(&api, "/v1/events", "{} trailing").await, 400, "invalid_body", "missing field");
+    refused(
+        &post_raw(&api, "/v1/events", "{} trailing").await,
+        400,
+        "invalid_field",
+        "event_type: is missing",
+    );
     let trailing = r#"{"event_type":"a.b","data":1} x"#;
     refused(&post_raw(&api, "/v1/events", trailing).await, 400, "invalid_json", "trailing");
     refused(&post_raw(&api, "/v1/events", "[]").await, 400, "invalid_body", "invalid");
+    let list = r#"["a.b", 1]"#;
+    refused(&post_raw(&api, "/v1/events", list).await, 400, "invalid_body", "must be a JSON object");
+    let pattern = r#"{"url":"http://127.0.0.1:1/","events":["*.a"]}"#;
+    refused(
+        &post_raw(&api, "/v1/webhooks", pattern).await,
+        400,
+        "invalid_field",
+        "events[0]: \"*.a\" is no event",
+    );
     refused(
         &post_raw(&api, "/v1/events", r#"{"event_type":7,"data":1}"#).await,
         400,
@@ -110,8 +124,18 @@ async fn events_that_cannot_be_published() {
         refused(&answer, 400, "invalid_field", field);
         assert_eq!(answer.json()["field"], field, "{body}");
     }
-    refused(&api.post("/v1/events", json!({"data": 1})).await, 400, "invalid_body", "event_type");
-    refused(&api.post("/v1/events", json!({"event_type": "a.b"})).await, 400, "invalid_body", "data");
+    refused(
+        &api.post("/v1/events", json!({"data": 1})).await,
+        400,
+        "invalid_field",
+        "event_type: is missing",
+    );
+    refused(
+        &api.post("/v1/events", json!({"event_type": "a.b"})).await,
+        400,
+        "invalid_field",
+        "data: is missing",
+    );
     refused(&api.post("/v1/events/batch", json!({"events": []})).await, 400, "invalid_field", "1 to 1000");
     let many = vec![json!({"event_type": "a.b", "data": 1}); 1001];
     refused(&api.post("/v1/events/batch", json!({"events": many})).await, 400, "invalid_field", "1 to 1000");
@@ -265,6 +289,14 @@ async fn tenants_and_keys_are_checked() {
     refused(&admin.post("/v1/tenants/acme/api-keys", scopes).await, 400, "invalid_field", "scopes");
     let none = json!({"scopes": []});
     refused(&admin.post("/v1/tenants/acme/api-keys", none).await, 400, "invalid_field", "scopes");
+    assert_eq!(
+        admin.raw("POST", "/v1/tenants/acme/api-keys", &[], vec![]).await.status,
+        201,
+        "a body is optional"
+    );
+    let limited_admin = admin.post("/v1/admin-keys", json!({"scopes": ["read"]})).await;
+    refused(&limited_admin, 400, "invalid_field", "an admin key may do everything");
+    refused(&admin.get("/v1/events?tenant_id=nobody").await, 404, "not_found", "tenant");
     let nobody = admin.post("/v1/tenants/nobody/api-keys", json!({})).await;
     refused(&nobody, 404, "not_found", "tenant");
     let event = json!({"event_type": "a.b", "data": 1, "tenant_id": "nobody"});

@@ -21,6 +21,9 @@ pub(crate) enum Round {
 impl Inner {
     /// Claims what is due from lanes that are behind and have room, and from lanes nobody holds.
     pub(crate) async fn claim_round(self: &Arc<Self>) -> Result<Round, StoreError> {
+        if self.dispatch.is_draining() {
+            return Ok(Round::Idle(None));
+        }
         let now = self.clock.now();
         let due = self.store.due_lanes(now, LANES).await?;
         let mut rooms = self.dispatch.take_hungry();

@@ -25,7 +25,7 @@ async fn list(
     May(caller, _): May<Reads>,
     Query(query): Query<DeliveryQuery>,
 ) -> Result<axum::Json<Page<DeliveryView>>, Problem> {
-    let tenant = caller.acts_for(query.tenant_id.as_deref())?;
+    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
     let paging = query.paging();
     let dead = app.list_dead(tenant, query.filter()?, paging.request()?).await?;
     Ok(axum::Json(paging.page(dead, |seen| seen.delivery.id, DeliveryView::from)))

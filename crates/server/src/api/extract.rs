@@ -117,7 +117,12 @@ impl<T: DeserializeOwned> FromRequestParts<AppState> for Query<T> {
             Err(rejection) => {
                 let detail = rejection.body_text();
                 let detail = detail.rsplit("string: ").next().unwrap_or(&detail).to_owned();
-                Err(Problem::new(StatusCode::BAD_REQUEST, "invalid_query", format!("query string: {detail}")))
+                let field = detail.split_once(": ").map(|(field, _)| field.to_owned());
+                let problem = Problem::new(StatusCode::BAD_REQUEST, "invalid_query", detail);
+                Err(match field {
+                    Some(field) => problem.field(field),
+                    None => problem,
+                })
             }
         }
     }
@@ -185,7 +190,7 @@ impl<T: DeserializeOwned + Default> FromRequest<AppState> for OptionalJson<T> {
     }
 }
 
-/// Reads JSON, and says where and why if it cannot be used.
+/// Reads a JSON object, and says where and why if it cannot be used.
 pub(super) fn json<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
     let mut reader = serde_json::Deserializer::from_slice(body);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
@@ -193,6 +198,10 @@ pub(super) fn json<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T, P
         bad_json(error.inner(), &path)
     })?;
     reader.end().map_err(|error| bad_json(&error, "."))?;
+    // A list of values in the right order would pass for an object.
+    if !body.trim_ascii_start().starts_with(b"{") {
+        return Err(Problem::new(StatusCode::BAD_REQUEST, "invalid_body", "the body must be a JSON object"));
+    }
     Ok(value)
 }
 
@@ -204,12 +213,22 @@ fn bad_json(error: &serde_json::Error, path: &str) -> Problem {
     }
     let place = detail.rfind(" at line ").unwrap_or(detail.len());
     let message = &detail[..place];
-    if path == "." {
-        return Problem::new(StatusCode::BAD_REQUEST, "invalid_body", message);
-    }
-    // Our own types say which field they mean; others only know what is wrong.
-    let message = message.strip_prefix(&format!("{path}: ")).unwrap_or(message);
-    Invalid::new(path.to_owned(), message).into()
+    // What is missing or unknown is named in the message; everything else is where the reader stopped.
+    let named = ["missing field `", "unknown field `"].iter().find_map(|what| message.strip_prefix(what));
+    let named = named.and_then(|rest| rest.split('`').next());
+    let field = match (path, named) {
+        (".", None) => return Problem::new(StatusCode::BAD_REQUEST, "invalid_body", message),
+        (".", Some(named)) => named.to_owned(),
+        (path, Some(named)) if message.starts_with("missing") => format!("{path}.{named}"),
+        (path, _) => path.to_owned(),
+    };
+    // Our own types say which field they mean; it is not said twice.
+    let message = match message.split_once(": ") {
+        _ if message.starts_with("missing field") => "is missing",
+        Some((said, rest)) if field.starts_with(said) => rest,
+        _ => message,
+    };
+    Invalid::new(field, message).into()
 }
 
 async fn read_body(request: Request, most: usize) -> Result<Raw, Problem> {

@@ -5,7 +5,7 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use redrive_core::{KeyId, TenantId, Time};
+use redrive_core::{Invalid, KeyId, TenantId, Time};
 use redrive_store::{ApiKey, Tenant};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -13,7 +13,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     AppState,
-    extract::{Administers, Json, May, Query},
+    extract::{Administers, Json, May, OptionalJson, Query},
     page::{Page, Paging},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
@@ -109,7 +109,7 @@ async fn get(
 }
 
 /// An API key to make.
-#[derive(Deserialize, ToSchema)]
+#[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct KeyCreate {
     /// What it is for.
@@ -176,7 +176,7 @@ async fn create_key(
     State(app): State<AppState>,
     _: May<Administers>,
     axum::extract::Path(id): axum::extract::Path<String>,
-    Json(input): Json<KeyCreate>,
+    OptionalJson(input): OptionalJson<KeyCreate>,
 ) -> Result<Response, Problem> {
     let tenant = named(&app, &id).await?;
     made_key(&app, Some(tenant), input).await
@@ -228,8 +228,11 @@ fn key_id(text: &str) -> Result<KeyId, Problem> {
 async fn create_admin_key(
     State(app): State<AppState>,
     _: May<Administers>,
-    Json(input): Json<KeyCreate>,
+    OptionalJson(input): OptionalJson<KeyCreate>,
 ) -> Result<Response, Problem> {
+    if input.scopes.is_some() {
+        return Err(Invalid::new("scopes", "are a tenant key's; an admin key may do everything").into());
+    }
     made_key(&app, None, input).await
 }
 

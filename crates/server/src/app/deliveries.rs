@@ -47,14 +47,37 @@ impl App {
         filter: DeliveryFilter,
         page: PageRequest<DeliveryCursor>,
     ) -> Result<Vec<Seen>, AppError> {
-        let wanted = filter.status;
-        let found = self.store().list_deliveries(tenant, filter, page).await?;
-        let mut seen = self.see_all(found).await;
-        // The store knows what a node has; which of that is on the wire only the node knows.
-        if wanted == Some(StatusFilter::Is(DeliveryStatus::InFlight)) {
-            seen.retain(|seen| seen.delivery.status == DeliveryStatus::InFlight);
+        if filter.status == Some(StatusFilter::Is(DeliveryStatus::InFlight)) {
+            return self.list_in_flight(tenant, filter, page).await;
         }
-        Ok(seen)
+        let found = self.store().list_deliveries(tenant, filter, page).await?;
+        Ok(self.see_all(found).await)
+    }
+
+    /// The store knows what a node has; which of that is on the wire only the node knows. So pages of the one
+    /// are read until there is a page of the other.
+    async fn list_in_flight(
+        &self,
+        tenant: TenantId,
+        filter: DeliveryFilter,
+        mut page: PageRequest<DeliveryCursor>,
+    ) -> Result<Vec<Seen>, AppError> {
+        let limit = page.limit as usize;
+        let mut in_flight = Vec::new();
+        loop {
+            let found = self.store().list_deliveries(tenant.clone(), filter.clone(), page).await?;
+            let is_last = found.len() < limit;
+            let last =
+                found.last().map(|delivery| DeliveryCursor { event: delivery.event, delivery: delivery.id });
+            let seen = self.see_all(found).await;
+            in_flight
+                .extend(seen.into_iter().filter(|seen| seen.delivery.status == DeliveryStatus::InFlight));
+            if is_last || in_flight.len() >= limit {
+                in_flight.truncate(limit);
+                return Ok(in_flight);
+            }
+            page = PageRequest { after: last, offset: 0, ..page };
+        }
     }
 
     /// Dead deliveries that were not redriven.

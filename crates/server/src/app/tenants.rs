@@ -3,9 +3,18 @@
 use redrive_core::{Invalid, KeyId, TenantId};
 use redrive_store::{ApiKey, PageRequest, Tenant};
 
-use super::{App, AppError, Scope};
+use super::{App, AppError, Caller, Scope};
 
 impl App {
+    /// The tenant that a caller acts for. One that an admin names must exist.
+    pub async fn acts_for(&self, caller: &Caller, named: Option<&str>) -> Result<TenantId, AppError> {
+        let tenant = caller.acts_for(named)?;
+        if *caller == Caller::Admin && named.is_some() && !self.engine.registry().knows(&tenant) {
+            self.tenant(tenant.clone()).await?;
+        }
+        Ok(tenant)
+    }
+
     /// Makes a tenant.
     pub async fn create_tenant(&self, id: &str, name: Option<String>) -> Result<Tenant, AppError> {
         let id = TenantId::parse(id).map_err(|invalid| Invalid::new("id", invalid.message))?;

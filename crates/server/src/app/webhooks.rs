@@ -57,7 +57,16 @@ impl App {
     /// One webhook.
     pub async fn webhook(&self, tenant: TenantId, id: WebhookId) -> Result<Webhook, AppError> {
         let found = self.store().webhook(tenant, id).await?;
-        Ok(found.ok_or(AppError::NotFound("webhook"))?.webhook)
+        Ok(self.current(found.ok_or(AppError::NotFound("webhook"))?.webhook))
+    }
+
+    /// Refuses a webhook that this tenant never had; one that was deleted still has its history.
+    pub async fn had_webhook(&self, tenant: &TenantId, id: WebhookId) -> Result<(), AppError> {
+        let found = self.store().webhooks_by_id(vec![id]).await?;
+        match found.iter().any(|webhook| webhook.tenant == *tenant) {
+            true => Ok(()),
+            false => Err(AppError::NotFound("webhook")),
+        }
     }
 
     /// Webhooks, newest first.
@@ -66,7 +75,15 @@ impl App {
         tenant: TenantId,
         page: PageRequest<WebhookId>,
     ) -> Result<Vec<Webhook>, AppError> {
-        Ok(self.store().list_webhooks(tenant, page).await?)
+        let found = self.store().list_webhooks(tenant, page).await?;
+        Ok(found.into_iter().map(|webhook| self.current(webhook)).collect())
+    }
+
+    /// A webhook without the secrets that have expired.
+    fn current(&self, mut webhook: Webhook) -> Webhook {
+        let now = self.engine.clock().now();
+        webhook.secrets.retain(|live| live.expires_at.is_none_or(|end| end > now));
+        webhook
     }
 
     /// Changes a webhook.
@@ -80,7 +97,7 @@ impl App {
             change(webhook)?;
             self.check(webhook)
         };
-        Ok(self.engine.change_webhook(tenant, id, checked).await?)
+        Ok(self.current(self.engine.change_webhook(tenant, id, checked).await?))
     }
 
     /// Ends a webhook: what is pending is cancelled, its history stays.

@@ -45,7 +45,7 @@ pub(super) struct CreateArgs {
     #[arg(long, default_value = "")]
     name: String,
     /// What it may be used for; all of them if left out.
-    #[arg(long = "scope", value_enum, value_delimiter = ',')]
+    #[arg(long = "scope", value_enum, value_delimiter = ',', conflicts_with = "admin")]
     scopes: Vec<ScopeArg>,
     #[command(flatten)]
     which: WhichArgs,
@@ -100,6 +100,18 @@ enum Place {
     Server(Remote),
 }
 
+/// Opens the store of a server that has run before.
+async fn open_existing(args: &ServerArgs) -> Result<Place, CliError> {
+    let path = args.load(Profile::Serve)?.database_path()?;
+    if !path.exists() {
+        let path = path.display();
+        return Err(CliError::said(format!(
+            "there is no database at {path}; name it with --database-url sqlite:PATH"
+        )));
+    }
+    open(args).await
+}
+
 async fn open(args: &ServerArgs) -> Result<Place, CliError> {
     let config = args.load(Profile::Serve)?;
     let path = config.database_path()?;
@@ -152,7 +164,10 @@ async fn create(args: CreateArgs) -> Result<(), CliError> {
             (key.id.to_string(), secret)
         }
         Place::Server(remote) => {
-            let body = json!({"name": args.name, "scopes": scopes});
+            let mut body = json!({"name": args.name});
+            if tenant.is_some() {
+                body["scopes"] = json!(scopes);
+            }
             let made = remote.call("POST", &args.which.path(), Some(&body)).await?;
             let text = |name: &str| made[name].as_str().unwrap_or_default().to_owned();
             (text("id"), text("key"))
@@ -166,7 +181,7 @@ async fn create(args: CreateArgs) -> Result<(), CliError> {
 #[expect(clippy::print_stdout, reason = "the answer of a command goes to standard output")]
 async fn list(args: WhichArgs) -> Result<(), CliError> {
     let mut lines: Vec<[String; 4]> = Vec::new();
-    match open(&args.server).await? {
+    match open_existing(&args.server).await? {
         Place::Store(store, _) => {
             let page = PageRequest { after: None, offset: 0, limit: 1_000 };
             for key in store.list_keys(args.tenant()?, page).await? {
@@ -181,7 +196,8 @@ async fn list(args: WhichArgs) -> Result<(), CliError> {
         }
     }
     if lines.is_empty() {
-        println!("There are no keys. Make one with: redrive keys create");
+        let admin = if args.admin { " --admin" } else { "" };
+        println!("There are no keys. Make one with: redrive keys create{admin}");
     }
     for [id, state, scopes, name] in lines {
         println!("{id}  {state:<7}  {scopes:<19}  {name}");
@@ -204,7 +220,7 @@ fn line_of_json(key: &Value) -> [String; 4] {
 
 #[expect(clippy::print_stdout, reason = "the answer of a command goes to standard output")]
 async fn revoke(args: RevokeArgs) -> Result<(), CliError> {
-    match open(&args.which.server).await? {
+    match open_existing(&args.which.server).await? {
         Place::Store(store, keys) => {
             if !keys.revoke(&*store, args.which.tenant()?, args.id, Clock::system().now()).await? {
                 return Err(CliError::said(format!(

@@ -34,7 +34,7 @@ use crate::{
 
 /// Runs a server until it is told to stop.
 pub(super) fn run(config: Config, profile: Profile) -> Result<(), CliError> {
-    telemetry::start(&config.log.level).map_err(|error| CliError::said(format!("log.level: {error}")))?;
+    telemetry::start(&config.log.level);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -61,15 +61,16 @@ async fn serve(config: Config, profile: Profile) -> Result<(), CliError> {
     let stop = stop_on_signal()?;
     let patience = config.server.drain_deadline.get();
     let router = api::router(app.clone());
-    let draining = app.clone();
     let server = http::serve(listener, router, config.server.max_connections, stop.clone(), patience);
+    // Both under one deadline: a client that dawdles must not take the time of requests under way.
     let drain = async {
         stop.cancelled().await;
         tracing::info!("stopping: finishing what is under way");
-        draining.start_draining();
+        app.start_draining();
+        app.engine().drain(patience).await;
     };
     tokio::join!(server, drain);
-    app.engine().drain(patience).await;
+    app.engine().stop().await;
     Ok(())
 }
 
@@ -126,7 +127,14 @@ fn admin_key(
     }
     let path = dev_key_path(database);
     if let Ok(key) = std::fs::read_to_string(&path) {
-        return Ok(Some((key.trim().to_owned(), KeySource::File(path))));
+        let key = key.trim().to_owned();
+        if key.len() < 32 {
+            let path = path.display();
+            return Err(CliError::said(format!(
+                "{path} holds no usable key; delete it to have a new one made"
+            )));
+        }
+        return Ok(Some((key, KeySource::File(path))));
     }
     let key = auth::new_key();
     write_private(&path, &key).map_err(|error| CliError::said(format!("{}: {error}", path.display())))?;

@@ -18,6 +18,14 @@ pub enum ConfigError {
         /// Why.
         reason: String,
     },
+    /// The file with the admin key cannot be read.
+    #[error("auth.admin_key_file: {path} cannot be read: {reason}")]
+    KeyFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
     /// The file is no TOML.
     #[error("the configuration file is not valid TOML: {0}")]
     Syntax(String),
@@ -104,7 +112,11 @@ fn refuse_unknown(prefix: &str, table: &Table) -> Result<(), ConfigError> {
     for (name, value) in table {
         let key = format!("{prefix}{name}");
         match value {
-            Value::Table(inner) => refuse_unknown(&format!("{key}."), inner)?,
+            Value::Table(inner)
+                if SETTINGS.iter().any(|setting| setting.key.starts_with(&format!("{key}."))) =>
+            {
+                refuse_unknown(&format!("{key}."), inner)?;
+            }
             _ if SETTINGS.iter().any(|setting| setting.key == key) => {}
             _ => return Err(ConfigError::Unknown { setting: key }),
         }
@@ -150,13 +162,26 @@ fn merge(defaults: &Config, changes: Table) -> Result<Config, ConfigError> {
     }
     let mut config: Config = serde_path_to_error::deserialize(Value::Table(merged)).map_err(|error| {
         let setting = error.path().to_string();
-        ConfigError::Invalid { setting, reason: error.into_inner().message().to_owned() }
+        let reason = error.into_inner().message().to_owned();
+        let hint = hint(&setting);
+        ConfigError::Invalid { setting, reason: format!("{reason}{hint}") }
     })?;
     // The table shows the key redacted; it is carried over by hand.
     if !names_key {
         config.auth.admin_key = admin_key;
     }
     Ok(config)
+}
+
+/// What would be right, where the error alone does not say.
+fn hint(setting: &str) -> &'static str {
+    match setting.split('[').next() {
+        Some("server.listen") => "; write an IP address and a port, such as 127.0.0.1:8080",
+        Some("egress.allow_networks") => {
+            "; write a list of networks, such as [\"10.0.0.0/8\", \"192.168.1.7/32\"]"
+        }
+        _ => "",
+    }
 }
 
 fn to_table(config: &Config) -> Result<Table, ConfigError> {
@@ -169,7 +194,7 @@ fn read_admin_key_file(config: &mut Config) -> Result<(), ConfigError> {
         return Ok(());
     }
     let key = std::fs::read_to_string(path)
-        .map_err(|error| ConfigError::File { path: path.clone(), reason: error.to_string() })?;
+        .map_err(|error| ConfigError::KeyFile { path: path.clone(), reason: error.to_string() })?;
     config.auth.admin_key = Some(Hidden(key.trim().to_owned()));
     Ok(())
 }
@@ -203,13 +228,18 @@ mod tests {
             error("", &[("REDRIVE_SERVER_LISTENS", "x")]),
             "unknown setting REDRIVE_SERVER_LISTENS; did you mean REDRIVE_SERVER_LISTEN?"
         );
+        assert_eq!(
+            error("[delivry]", &[]),
+            "unknown setting delivry; see docs/configuration.md for the list"
+        );
         assert_eq!(error("zebra = 1", &[]), "unknown setting zebra; see docs/configuration.md for the list");
     }
 
     #[test]
     fn wrong_values_name_the_setting() {
         let error = |file: &str| parse(Profile::Serve, file, []).unwrap_err().to_string();
-        assert!(error("[server]\nlisten = \"nowhere\"").starts_with("server.listen: "));
+        let listen = error("[server]\nlisten = \"localhost:8080\"");
+        assert!(listen.starts_with("server.listen: ") && listen.contains("127.0.0.1:8080"), "{listen}");
         assert!(error("[delivery]\nmax_items = \"many\"").starts_with("delivery.max_items: "));
         assert!(error("[egress]\nallow_networks = [\"10.0.0.0/99\"]").starts_with("egress.allow_networks"));
         assert!(error("not toml").contains("not valid TOML"));
@@ -242,6 +272,8 @@ mod tests {
         );
         assert!(refused(Profile::Serve, "[auth]\nadmin_key = \"short\"").contains("32 characters"));
         assert!(refused(Profile::Serve, "[database]\nurl = \"mysql://x\"").contains("sqlite:PATH"));
+        assert!(refused(Profile::Serve, "[log]\nlevel = \"loud\"").contains("names no level"));
+        assert!(refused(Profile::Serve, "[egress]\nconnect_timeout = 0").contains("10ms"));
         assert!(refused(Profile::Serve, "[retry]\njitter = 3.0").starts_with("retry.jitter"));
     }
 

@@ -14,6 +14,8 @@ use redrive_core::{
 use redrive_engine::Settings;
 use serde::{Deserialize, Serialize};
 
+use crate::telemetry;
+
 pub use load::{ConfigError, Overrides, load};
 pub use settings::{SETTINGS, Setting, env_name};
 
@@ -258,6 +260,17 @@ impl Config {
         }
         if !(1024..=16 << 20).contains(&self.egress.max_response_bytes) {
             return refuse("egress.max_response_bytes", "must be from 1024 to 16777216");
+        }
+        for (setting, span) in [
+            ("egress.connect_timeout", self.egress.connect_timeout),
+            ("egress.dns_timeout", self.egress.dns_timeout),
+        ] {
+            if span < Span::millis(10) {
+                return refuse(setting, "must be at least 10ms");
+            }
+        }
+        if let Err(reason) = telemetry::check(&self.log.level) {
+            return refuse("log.level", &reason);
         }
         if self.events.idempotency_window.get().is_zero() {
             return refuse("events.idempotency_window", "must be longer than nothing");

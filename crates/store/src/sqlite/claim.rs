@@ -21,7 +21,7 @@ const NEXT_DUE: &str = "SELECT min(due) FROM waiting WHERE webhook = ?";
 const DUE: &str =
     "SELECT w.delivery, w.webhook, w.due, w.rescues, w.deaths, d.format, d.attempt_count, d.created_at,
             e.id, e.tenant, e.event_type, e.data, e.timestamp, e.idempotency_key, e.source, e.subject
-     FROM waiting w JOIN deliveries d ON d.id = w.delivery JOIN events e ON e.id = d.event
+     FROM waiting w JOIN deliveries d ON d.id = w.delivery JOIN events e ON e.tenant = d.tenant AND e.id = d.event
      WHERE w.webhook = ?1 AND w.due <= ?2 ORDER BY w.due, w.delivery LIMIT ?3";
 
 /// The statements whose cost must follow what is ready, never what is parked: a test explains their plans.

@@ -87,7 +87,8 @@ const DELIVERY: &str =
     "SELECT d.id, d.tenant, d.event, e.event_type, d.webhook, d.round, d.status, d.attempt_count,
             d.last_status_code, d.failure_category, d.last_error, d.dead_reason, d.cancel_reason,
             d.created_at, d.ended_at, d.replay_of, d.redriven_as, w.due";
-const WITH_EVENT: &str = "JOIN events e ON e.id = d.event LEFT JOIN waiting w ON w.delivery = d.id";
+const WITH_EVENT: &str =
+    "JOIN events e ON e.tenant = d.tenant AND e.id = d.event LEFT JOIN waiting w ON w.delivery = d.id";
 
 fn read_delivery(row: &Row<'_>) -> rusqlite::Result<Delivery> {
     Ok(Delivery {

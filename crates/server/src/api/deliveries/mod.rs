@@ -127,7 +127,7 @@ async fn list(
     May(caller, _): May<Reads>,
     Query(query): Query<DeliveryQuery>,
 ) -> Result<axum::Json<Page<DeliveryView>>, Problem> {
-    let tenant = caller.acts_for(query.tenant_id.as_deref())?;
+    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
     page_of(&app, tenant, query.filter()?, &query.paging()).await.map(axum::Json)
 }
 
@@ -142,8 +142,8 @@ async fn list_of_webhook(
     Id(id): Id<WebhookId>,
     Query(query): Query<DeliveryQuery>,
 ) -> Result<axum::Json<Page<DeliveryView>>, Problem> {
-    let tenant = caller.acts_for(query.tenant_id.as_deref())?;
-    app.webhook(tenant.clone(), id).await?;
+    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
+    app.had_webhook(&tenant, id).await?;
     let filter = DeliveryFilter { webhook: Some(id), ..query.filter()? };
     page_of(&app, tenant, filter, &query.paging()).await.map(axum::Json)
 }
@@ -159,7 +159,7 @@ async fn get(
     Id(id): Id<DeliveryId>,
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<DeliveryView>, Problem> {
-    let tenant = caller.acts_for(query.tenant_id.as_deref())?;
+    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
     Ok(axum::Json(app.delivery(tenant, id).await?.into()))
 }
 
@@ -174,7 +174,7 @@ async fn attempts(
     Id(id): Id<DeliveryId>,
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<Page<AttemptView>>, Problem> {
-    let tenant = caller.acts_for(query.tenant_id.as_deref())?;
+    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
     let delivery = app.delivery(tenant.clone(), id).await?.delivery;
     let event = app.event(tenant.clone(), delivery.event).await?.event;
     let attempts = app.attempts(tenant, id).await?;
@@ -214,7 +214,7 @@ async fn retry(
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<TenantInput>,
 ) -> Result<Response, Problem> {
-    let tenant = caller.acts_for(input.tenant_id.or(query.tenant_id).as_deref())?;
+    let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     let delivery_id = app.retry(tenant, id).await?;
     Ok((StatusCode::ACCEPTED, axum::Json(RetryView { delivery_id })).into_response())
 }
@@ -232,7 +232,7 @@ async fn retry_of_webhook(
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<TenantInput>,
 ) -> Result<Response, Problem> {
-    let tenant = caller.acts_for(input.tenant_id.or(query.tenant_id).as_deref())?;
+    let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     if app.delivery(tenant.clone(), id).await?.delivery.webhook != webhook {
         return Err(AppError::NotFound("delivery of this webhook").into());
     }
@@ -255,7 +255,7 @@ async fn cancel(
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<TenantInput>,
 ) -> Result<Response, Problem> {
-    let tenant = caller.acts_for(input.tenant_id.or(query.tenant_id).as_deref())?;
+    let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     app.cancel(tenant.clone(), id).await?;
     let view = DeliveryView::from(app.delivery(tenant, id).await?);
     Ok((StatusCode::ACCEPTED, axum::Json(view)).into_response())

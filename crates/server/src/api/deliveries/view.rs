@@ -4,6 +4,7 @@ use redrive_core::{
     AttemptId, DeadReason, DeliveryId, DeliveryStatus, EventId, FailureCategory, TenantId, Time, WebhookId,
     event::Event,
 };
+use redrive_engine::Settings;
 use redrive_store::StoredAttempt;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -211,6 +212,7 @@ fn request_headers(stored: &StoredAttempt, event: &Event) -> Vec<HeaderView> {
     let attempt = &stored.attempt;
     let own = [
         ("content-type", "application/json".into()),
+        ("user-agent", Settings::default().user_agent),
         ("webhook-id", stored.event.to_string()),
         ("webhook-timestamp", attempt.executed_at.secs().to_string()),
         ("webhook-signature", "[redacted]".into()),

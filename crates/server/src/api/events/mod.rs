@@ -125,7 +125,7 @@ async fn list(
     May(caller, _): May<Reads>,
     Query(query): Query<EventQuery>,
 ) -> Result<axum::Json<Page<EventView>>, Problem> {
-    let tenant = caller.acts_for(query.tenant_id.as_deref())?;
+    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
     let paging = Paging { cursor: query.cursor, limit: query.limit, offset: query.offset, tenant_id: None };
     let filter =
         EventFilter { event_type: query.event_type, subject: query.subject, from: query.from, to: query.to };
@@ -153,7 +153,7 @@ async fn get(
     Id(id): Id<EventId>,
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<EventView>, Problem> {
-    let tenant = caller.acts_for(query.tenant_id.as_deref())?;
+    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
     Ok(axum::Json(app.event(tenant, id).await?.into()))
 }
 
@@ -168,7 +168,7 @@ async fn deliveries(
     Id(id): Id<EventId>,
     Query(paging): Query<Paging>,
 ) -> Result<axum::Json<Page<DeliveryView>>, Problem> {
-    let tenant = caller.acts_for(paging.tenant_id.as_deref())?;
+    let tenant = app.acts_for(&caller, paging.tenant_id.as_deref()).await?;
     app.event(tenant.clone(), id).await?;
     list_of_event(&app, tenant, id, &paging).await.map(axum::Json)
 }
@@ -184,7 +184,7 @@ async fn attempts(
     Id(id): Id<EventId>,
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<Page<AttemptView>>, Problem> {
-    let tenant = caller.acts_for(query.tenant_id.as_deref())?;
+    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
     let event = app.event(tenant.clone(), id).await?.event;
     let attempts = app.attempts_of_event(tenant, id).await?;
     let data = attempts.into_iter().map(|attempt| AttemptView::new(attempt, &event)).collect();
@@ -230,7 +230,7 @@ async fn replay(
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<ReplayInput>,
 ) -> Result<Response, Problem> {
-    let tenant = caller.acts_for(input.tenant_id.or(query.tenant_id).as_deref())?;
+    let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     let to = match input.webhook_ids {
         None => ReplayTo::All,
         Some(ids) if ids.is_empty() || ids.len() > MAX_BATCH => {

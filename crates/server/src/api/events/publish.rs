@@ -171,7 +171,7 @@ pub(super) async fn publish(
         }
         input.idempotency_key = Some(Cow::Borrowed(key));
     }
-    let tenant = caller.acts_for(input.tenant_id.as_deref())?;
+    let tenant = app.acts_for(&caller, input.tenant_id.as_deref()).await?;
     let receipt = app.publish(draft(input, &raw.body, tenant)?).await?;
     let status = if receipt.duplicate { StatusCode::OK } else { StatusCode::ACCEPTED };
     Ok((status, axum::Json(PublishedView::from(receipt))).into_response())
@@ -190,7 +190,7 @@ pub(super) async fn publish_batch(
     Batch(raw): Batch,
 ) -> Result<Response, Problem> {
     let input: BatchInput<'_> = json(&raw.body)?;
-    let tenant = caller.acts_for(input.tenant_id.as_deref())?;
+    let tenant = app.acts_for(&caller, input.tenant_id.as_deref()).await?;
     if input.events.is_empty() || input.events.len() > MAX_BATCH {
         return Err(Invalid::new("events", format!("must hold 1 to {MAX_BATCH} events")).into());
     }

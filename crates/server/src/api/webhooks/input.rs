@@ -154,12 +154,14 @@ fn unredacted(
     given: &BTreeMap<String, String>,
     known: &BTreeMap<String, String>,
 ) -> Result<BTreeMap<String, String>, AppError> {
-    let value = |(name, value): (&String, &String)| match (value.as_str(), known.get(name)) {
-        (REDACTED, Some(known)) => Ok((name.clone(), known.clone())),
+    // Header names mean the same in any case.
+    let lower = |(name, value): (&String, &String)| (name.to_ascii_lowercase(), value.clone());
+    let value = |(name, value): (String, String)| match (value.as_str(), known.get(&name)) {
+        (REDACTED, Some(known)) => Ok((name, known.clone())),
         (REDACTED, None) => {
             Err(Invalid::new(format!("headers.{}", name.escape_debug()), "has no value yet").into())
         }
-        _ => Ok((name.clone(), value.clone())),
+        _ => Ok((name, value)),
     };
-    given.iter().map(value).collect()
+    given.iter().map(lower).map(value).collect()
 }

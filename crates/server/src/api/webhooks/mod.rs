@@ -60,7 +60,7 @@ async fn create(
     May(caller, _): May<Manages>,
     Json(input): Json<WebhookInput>,
 ) -> Result<Response, Problem> {
-    let tenant = caller.acts_for(input.tenant_id.as_deref())?;
+    let tenant = app.acts_for(&caller, input.tenant_id.as_deref()).await?;
     let secret = parse_secret(input.secret.as_deref())?;
     let active = input.wants_active()?.unwrap_or(true);
     let webhook = app.create_webhook(tenant, input.new_spec()?, secret, active).await?;
@@ -98,7 +98,7 @@ async fn list(
     May(caller, _): May<Reads>,
     Query(query): Query<WebhookQuery>,
 ) -> Result<axum::Json<Page<WebhookView>>, Problem> {
-    let tenant = caller.acts_for(query.tenant_id.as_deref())?;
+    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
     let paging = Paging { cursor: query.cursor, limit: query.limit, offset: query.offset, tenant_id: None };
     let webhooks = app.list_webhooks(tenant, paging.request()?).await?;
     let wanted = |webhook: &Webhook| {
@@ -124,7 +124,7 @@ async fn get(
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<WebhookView>, Problem> {
-    let tenant = caller.acts_for(query.tenant_id.as_deref())?;
+    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
     Ok(axum::Json(app.webhook(tenant, id).await?.into()))
 }
 
@@ -165,7 +165,7 @@ async fn patch(
     Json(input): Json<WebhookInput>,
 ) -> Result<axum::Json<WebhookView>, Problem> {
     let named = input.tenant_id.as_deref().or(query.tenant_id.as_deref());
-    let tenant = caller.acts_for(named)?;
+    let tenant = app.acts_for(&caller, named).await?;
     change(&app, &tenant, id, &input).await.map(axum::Json)
 }
 
@@ -200,7 +200,7 @@ async fn delete(
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
 ) -> Result<StatusCode, Problem> {
-    let tenant = caller.acts_for(query.tenant_id.as_deref())?;
+    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
     app.delete_webhook(&tenant, id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -233,7 +233,7 @@ async fn rotate_secret(
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<RotateInput>,
 ) -> Result<axum::Json<WebhookView>, Problem> {
-    let tenant = caller.acts_for(input.tenant_id.or(query.tenant_id).as_deref())?;
+    let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     let secret = parse_secret(input.secret.as_deref())?;
     let overlap = input.overlap.unwrap_or(DEFAULT_OVERLAP).get();
     Ok(axum::Json(with_secret(app.rotate_secret(&tenant, id, secret, overlap).await?)))
@@ -265,7 +265,7 @@ async fn test(
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<TestInput>,
 ) -> Result<Response, Problem> {
-    let tenant = caller.acts_for(input.tenant_id.or(query.tenant_id).as_deref())?;
+    let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     let data = match input.data {
         Some(data) => Bytes::from(data.get().to_owned()),
         None => Bytes::from_static(br#"{"message":"Hello from Redrive"}"#),
@@ -287,7 +287,7 @@ async fn enable(
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<TenantInput>,
 ) -> Result<axum::Json<WebhookView>, Problem> {
-    let tenant = caller.acts_for(input.tenant_id.or(query.tenant_id).as_deref())?;
+    let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     change(&app, &tenant, id, &WebhookInput::switching(true)).await.map(axum::Json)
 }
 
@@ -306,6 +306,6 @@ async fn disable(
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<TenantInput>,
 ) -> Result<axum::Json<WebhookView>, Problem> {
-    let tenant = caller.acts_for(input.tenant_id.or(query.tenant_id).as_deref())?;
+    let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     change(&app, &tenant, id, &WebhookInput::switching(false)).await.map(axum::Json)
 }

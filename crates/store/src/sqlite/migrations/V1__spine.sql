@@ -44,8 +44,10 @@ CREATE INDEX webhooks_by_revision ON webhooks (tenant, revision);
 CREATE INDEX webhooks_listed ON webhooks (tenant, id) WHERE deleted = 0;
 CREATE INDEX webhooks_sweeping ON webhooks (id) WHERE sweeping = 1;
 
+-- A table with row ids, unlike the others: rows are large and only ever appended, which is cheap there, while
+-- a tree ordered by id would be rebalanced every few inserts. Every look-up names the tenant.
 CREATE TABLE events (
-    id              BLOB PRIMARY KEY,
+    id              BLOB NOT NULL,
     tenant          TEXT NOT NULL,
     seq             INTEGER NOT NULL,
     event_type      TEXT NOT NULL,
@@ -55,8 +57,8 @@ CREATE TABLE events (
     subject         TEXT,
     metadata        BLOB,
     data            BLOB NOT NULL
-) STRICT, WITHOUT ROWID;
-CREATE INDEX events_by_tenant ON events (tenant, id);
+) STRICT;
+CREATE UNIQUE INDEX events_by_tenant ON events (tenant, id);
 
 CREATE TABLE idempotency (
     tenant     TEXT NOT NULL,
