@@ -1,6 +1,6 @@
 //! Taking an event in: fan out, reserve room, commit, hand over.
 //!
-//! The handover to dispatch happens when the commit is known, on the writer's side, whether or not the
+//! The handover to dispatch happens when the commit is known, whether or not the
 //! publisher still waits for its answer: a lease that was committed always reaches its lane.
 
 use std::sync::Arc;

@@ -172,7 +172,7 @@ impl Inner {
         self.store.record(outcome, Box::new(move |result| inner.recorded(pending, result)));
     }
 
-    /// What to do once the store has spoken. Runs on the writer's side: it must not block.
+    /// What to do once the store has spoken. It must not block.
     fn recorded(self: &Arc<Self>, pending: Pending, result: Result<Recorded, StoreError>) {
         match result {
             Ok(Recorded::Done { config_version }) => self.done(&pending, config_version),

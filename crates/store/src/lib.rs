@@ -20,8 +20,8 @@ pub use model::*;
 /// What a verb answers, later.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
-/// Called once when a batched verb is over, on the writer's side: it must not block. It runs even if
-/// whoever asked has gone away, so that a committed lease always reaches the one who sends.
+/// Called once when a batched verb is over; it must not block. It runs even if whoever asked has gone away,
+/// so that a committed lease always reaches the one who sends.
 pub type Done<T> = Box<dyn FnOnce(Result<T, StoreError>) + Send>;
 
 /// Taking events in.

@@ -97,7 +97,8 @@ impl Writer {
             max_bytes: options.max_waiting_bytes,
         });
         let log = Log::of(&options.path, readers);
-        let desk = Desk { connection, log, commits: commits.clone(), queue: queue.clone() };
+        let runtime = tokio::runtime::Handle::try_current().ok();
+        let desk = Desk { connection, log, commits: commits.clone(), queue: queue.clone(), runtime };
         let thread =
             std::thread::Builder::new().name("store-writer".into()).spawn(move || desk.work(&waiting));
         // Without its writer there is no store, and there is nobody to tell yet.
@@ -228,6 +229,7 @@ struct Desk {
     log: Log,
     commits: Arc<AtomicU64>,
     queue: Arc<Queue>,
+    runtime: Option<tokio::runtime::Handle>,
 }
 
 impl Desk {
@@ -268,11 +270,17 @@ impl Desk {
             commits.fetch_add(1, Relaxed);
             Ok(written)
         });
-        for (write, result) in batch.drain(..).zip(results) {
-            if let Write::Publish(new, _) = &write {
+        for write in &*batch {
+            if let Write::Publish(new, _) = write {
                 self.queue.leave(new.event.weight());
             }
-            finish(write, result);
+        }
+        let finished: Vec<_> = batch.drain(..).zip(results).collect();
+        let tell = move || finished.into_iter().for_each(|(write, result)| finish(write, result));
+        // On the runtime, where whoever is told wakes up anyway: the next batch need not wait for it.
+        match &self.runtime {
+            Some(runtime) => drop(runtime.spawn(async { tell() })),
+            None => tell(),
         }
     }
 }
