@@ -16,7 +16,7 @@ install() {
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"
 }
 
-command -v cargo >/dev/null || { echo "error: there is no Rust toolchain; see https://rustup.rs" >&2; exit 1; }
+command -v cargo >/dev/null || { echo "error: there is no Rust toolchain; install one with rustup" >&2; exit 1; }
 command -v cc >/dev/null || install gcc libc6-dev
 command -v curl >/dev/null || install curl
 python3 -c 'import venv, ensurepip' 2>/dev/null || install python3 python3-venv

@@ -1,0 +1,141 @@
+//! The house keeps its rooms: what may be used where, read from the sources themselves.
+#![allow(clippy::unwrap_used, reason = "a failed test says where")]
+
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            rust_files(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// The code of a crate by file, without comments and without the tests at the end of files.
+fn code_of(crate_name: &str) -> Vec<(String, String)> {
+    let folder = root().join("crates").join(crate_name).join("src");
+    let mut files = Vec::new();
+    rust_files(&folder, &mut files);
+    assert!(!files.is_empty(), "no sources in {}", folder.display());
+    let code = |path: PathBuf| {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+        let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let name = path.strip_prefix(root().join("crates")).unwrap().display().to_string();
+        (name, lines.collect::<Vec<_>>().join("\n"))
+    };
+    files.into_iter().map(code).collect()
+}
+
+/// Every place outside `allowed` where one of `words` stands in the code of `crates`.
+fn strays(crates: &[&str], words: &[&str], allowed: &[&str]) -> Vec<String> {
+    let mut found = Vec::new();
+    for (file, code) in crates.iter().flat_map(|name| code_of(name)) {
+        if allowed.iter().any(|place| file.starts_with(place)) {
+            continue;
+        }
+        for word in words.iter().filter(|word| code.contains(**word)) {
+            found.push(format!("{file}: {word}"));
+        }
+    }
+    found
+}
+
+const ALL: [&str; 5] = ["core", "store", "egress", "engine", "server"];
+
+#[test]
+fn core_does_no_input_or_output() {
+    let words = [
+        "tokio",
+        "std::fs",
+        "std::io::Read",
+        "std::process",
+        "std::env",
+        "TcpStream",
+        "async fn",
+        "rusqlite",
+    ];
+    assert_eq!(strays(&["core"], &words, &[]), [] as [String; 0]);
+}
+
+#[test]
+fn only_the_way_out_opens_connections() {
+    let words =
+        ["TcpStream::connect", "UdpSocket", "UnixStream", "client::conn", "client::legacy", "reqwest"];
+    // The command line may talk to the operator's own server.
+    let allowed = ["egress/", "server/src/cli/remote.rs"];
+    assert_eq!(strays(&ALL, &words, &allowed), [] as [String; 0]);
+}
+
+#[test]
+fn only_one_file_reads_clocks_and_rolls_dice() {
+    let words = [
+        "SystemTime::now",
+        "Instant::now",
+        "Timestamp::now",
+        "rand::rng(",
+        "rand::random",
+        "now_v7",
+        "datetime(",
+    ];
+    // The conformance suite measures, for people to read.
+    let allowed = ["engine/src/clock.rs", "store/src/conformance/scale.rs"];
+    assert_eq!(strays(&ALL, &words, &allowed), [] as [String; 0]);
+}
+
+#[test]
+fn outcomes_are_written_and_work_is_claimed_in_one_place_each() {
+    assert_eq!(
+        strays(&["engine", "server"], &["store.record("], &["engine/src/record.rs"]),
+        [] as [String; 0]
+    );
+    assert_eq!(strays(&["engine", "server"], &[".claim("], &["engine/src/queue/"]), [] as [String; 0]);
+}
+
+#[test]
+fn backends_hold_no_policy() {
+    let words = ["retry::", "decide::", "outcome::", "signature::sign", "jitter", "backoff"];
+    assert_eq!(strays(&["store"], &words, &["store/src/conformance/"]), [] as [String; 0]);
+}
+
+#[test]
+fn surfaces_change_things_only_through_the_use_cases() {
+    // Handlers know the application; the store's verbs and the engine's are behind it.
+    let words = [
+        ".create_webhook(webhook",
+        ".change_webhook(webhook",
+        "store().retry",
+        "store().cancel",
+        "store().replay",
+    ];
+    assert_eq!(strays(&["server"], &words, &["server/src/app/"]), [] as [String; 0]);
+}
+
+#[test]
+fn dependencies_point_one_way() {
+    let order = ["core", "store", "egress", "engine", "server"];
+    // What each crate must not know.
+    for (name, unknown) in [
+        ("core", &["redrive-store", "redrive-egress", "redrive-engine", "tokio", "hyper", "rusqlite"][..]),
+        ("store", &["redrive-egress", "redrive-engine", "hyper"]),
+        ("egress", &["redrive-store", "redrive-engine", "rusqlite"]),
+        ("engine", &["axum", "rusqlite"]),
+    ] {
+        assert!(order.contains(&name));
+        let manifest = std::fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).unwrap();
+        let dependencies = manifest.split("[dev-dependencies]").next().unwrap();
+        for dependency in unknown {
+            let named = dependencies.lines().any(|line| {
+                line.starts_with(&format!("{dependency}.")) || line.starts_with(&format!("{dependency} ="))
+            });
+            assert!(!named, "{name} must not depend on {dependency}");
+        }
+    }
+}
