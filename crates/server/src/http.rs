@@ -1,8 +1,13 @@
 //! The HTTP server: accepts connections, bounded in number and patience, and finishes what it has begun.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{convert::Infallible, io, sync::Arc, time::Duration};
 
-use axum::{Router, body::Body, extract::Request};
+use axum::{
+    Router,
+    body::Body,
+    extract::Request,
+    http::{HeaderValue, header},
+};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
@@ -65,7 +70,15 @@ async fn accept(
 }
 
 async fn converse(stream: TcpStream, router: Router, stop: CancellationToken) {
-    let service = service_fn(move |request: Request<Incoming>| router.clone().call(request.map(Body::new)));
+    let service = service_fn(move |request: Request<Incoming>| {
+        let answer = router.clone().call(request.map(Body::new));
+        async {
+            let mut answer = answer.await?;
+            // Nothing that we answer is to be sniffed.
+            answer.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+            Ok::<_, Infallible>(answer)
+        }
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)

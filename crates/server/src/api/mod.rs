@@ -12,13 +12,7 @@ mod webhooks;
 
 use std::sync::Arc;
 
-use axum::{
-    Router,
-    extract::Request,
-    http::{HeaderValue, StatusCode, header},
-    middleware::{self, Next},
-    response::Response,
-};
+use axum::{Router, extract::Request, http::StatusCode};
 use utoipa::{
     Modify, OpenApi,
     openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
@@ -86,7 +80,6 @@ pub fn router(app: AppState) -> Router {
         .merge(SwaggerUi::new("/docs").url("/openapi.json", openapi))
         .fallback(no_such_path)
         .method_not_allowed_fallback(wrong_method)
-        .layer(middleware::from_fn(safe_headers))
         .with_state(app)
 }
 
@@ -99,11 +92,4 @@ async fn no_such_path(request: Request) -> Problem {
 async fn wrong_method(request: Request) -> Problem {
     let detail = format!("{} is not allowed here; the Allow header lists what is", request.method());
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)
-}
-
-/// Nothing that we answer is to be sniffed.
-async fn safe_headers(request: Request, next: Next) -> Response {
-    let mut response = next.run(request).await;
-    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    response
 }

@@ -118,13 +118,16 @@ pub fn new_key() -> String {
 pub struct Keys {
     // Hashes of 256 random bits: how long a look-up takes tells nothing about any key.
     live: RwLock<HashMap<[u8; 32], Arc<Caller>>>,
-    admin: Option<[u8; 32]>,
+    admin: Option<([u8; 32], Arc<Caller>)>,
 }
 
 impl Keys {
     /// Reads the live keys from the store; `admin` is the admin key that was configured.
     pub async fn load(store: &dyn Store, admin: Option<&str>) -> Result<Self, StoreError> {
-        let keys = Self { live: RwLock::default(), admin: admin.map(hash_key) };
+        let keys = Self {
+            live: RwLock::default(),
+            admin: admin.map(|key| (hash_key(key), Arc::new(Caller::Admin))),
+        };
         for key in store.live_keys().await? {
             keys.add(&key);
         }
@@ -139,8 +142,10 @@ impl Keys {
     /// Whose key this is.
     pub fn caller(&self, key: &str) -> Option<Arc<Caller>> {
         let hash = hash_key(key);
-        if self.admin.is_some_and(|admin| bool::from(admin.ct_eq(&hash))) {
-            return Some(Arc::new(Caller::Admin));
+        if let Some((admin, caller)) = &self.admin
+            && bool::from(admin.ct_eq(&hash))
+        {
+            return Some(caller.clone());
         }
         self.live.read().get(&hash).cloned()
     }
