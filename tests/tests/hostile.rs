@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use redrive_testkit::{Hostile, Hostility, Receiver, Redrive, Reply};
+use redrive_testkit::{Gate, Hostile, Hostility, Receiver, Redrive, Reply};
 use redrive_tests::{attempts_when, column, deliveries_of, delivery_is, entries, id, text};
 use serde_json::{Value, json};
 
@@ -166,4 +166,32 @@ async fn fifty_hostile_webhooks_take_bounded_memory_and_slow_nobody_down() {
     assert!(peak - before < 64 * 1024, "from {before} kB to {peak} kB");
     assert!(longest <= TIMEOUT_MS as f64 + LATE_MS, "an attempt took {longest} ms");
     assert!(slowest < Duration::from_secs(2), "the healthy webhook waited {slowest:?}");
+}
+
+/// A publisher can be hostile too: a small payload in a large body must not keep the body in memory.
+#[tokio::test]
+async fn small_payloads_in_large_bodies_take_little_memory() {
+    let gate = Gate::closed();
+    let held = gate.clone();
+    let receiver = Receiver::with(move |_| Reply::status(200).held_by(&held)).await;
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    api.create_webhook(&receiver.url(), json!({})).await;
+    let resident = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", redrive.pid())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap().to_owned();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
+    };
+    let before = resident();
+    let padding = " ".repeat(4 << 20);
+    for _ in 0..30 {
+        let body = format!(r#"{{"events": [{{"event_type": "a.b", "data": 1}}]{padding}}}"#);
+        let headers = [("content-type", "application/json")];
+        let answer = api.raw("POST", "/v1/events/batch", &headers, body.into_bytes()).await;
+        assert_eq!(answer.status, 202);
+    }
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 64, "{grown} MB more for 30 payloads of one byte");
+    gate.open();
+    receiver.wait_for(30).await;
 }

@@ -178,6 +178,48 @@ async fn gone_disables_the_webhook_and_cancels_what_is_pending() {
 }
 
 #[tokio::test]
+async fn gone_from_an_old_url_does_not_disable_the_new_one() {
+    let gate = Gate::closed();
+    let held = gate.clone();
+    let receiver = Receiver::with(move |arrival| match arrival.path.as_str() {
+        "/old" => Reply::status(410).held_by(&held),
+        _ => Reply::status(200),
+    })
+    .await;
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let webhook = api.create_webhook(&receiver.url_at("/old"), json!({})).await;
+    let first = api.publish("order.created", json!({})).await;
+    receiver.wait_for(1).await;
+    let path = format!("/v1/webhooks/{}", id(&webhook));
+    api.patch(&path, json!({"url": receiver.url_at("/new")})).await.expect(200);
+    gate.open();
+    event_is(&api, &first, "dead").await;
+    assert_eq!(api.get(&path).await.expect(200)["state"], "active");
+    let second = api.publish("order.created", json!({})).await;
+    event_is(&api, &second, "delivered").await;
+}
+
+#[tokio::test]
+async fn a_request_under_way_when_its_webhook_ends_is_let_finish_and_not_tried_again() {
+    for status in [200, 500] {
+        let gate = Gate::closed();
+        let held = gate.clone();
+        let receiver = Receiver::with(move |_| Reply::status(status).held_by(&held)).await;
+        let redrive = Redrive::start().await;
+        let api = redrive.api();
+        let webhook = api.create_webhook(&receiver.url(), json!({})).await;
+        let event = api.publish("order.created", json!({})).await;
+        receiver.wait_for(1).await;
+        api.delete(&format!("/v1/webhooks/{}", id(&webhook))).await.expect(204);
+        gate.open();
+        let wanted = if status == 200 { "delivered" } else { "cancelled" };
+        let delivery = event_is(&api, &event, wanted).await;
+        assert_eq!(delivery["attempt_count"], 1);
+    }
+}
+
+#[tokio::test]
 async fn a_dead_delivery_is_redriven_in_a_new_round() {
     let receiver = Receiver::answering(404).await;
     let redrive = Redrive::start().await;

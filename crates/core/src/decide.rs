@@ -12,6 +12,9 @@ use crate::{
 /// Failures that time seldom mends (bad certificates, refused addresses) get this many attempts.
 const HOPELESS_ATTEMPTS: u32 = 3;
 
+/// After so many deaths of a process while sending it, a delivery is taken to be the cause.
+pub const POISON_DEATHS: u32 = 3;
+
 /// Where a delivery stands right after an attempt.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation<'a> {

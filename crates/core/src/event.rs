@@ -4,6 +4,7 @@
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use crate::{
     event_type,
@@ -72,6 +73,18 @@ impl Event {
     /// The key under which a repeat of this event is known.
     pub fn key(&self) -> String {
         self.idempotency_key.as_deref().map_or_else(|| self.id.to_string(), str::to_owned)
+    }
+
+    /// What "the same body" means for an idempotency key: type, subject, source and raw data.
+    pub fn body_hash(&self) -> [u8; 32] {
+        let mut hash = Sha256::new();
+        for text in [Some(&self.event_type), self.subject.as_ref(), self.source.as_ref()] {
+            // Lengths keep neighbouring texts apart; a missing one is not an empty one.
+            hash.update(text.map_or(u64::MAX, |text| text.len() as u64).to_be_bytes());
+            hash.update(text.map_or("", |text| text));
+        }
+        hash.update(&self.data);
+        hash.finalize().into()
     }
 
     /// How many bytes of memory it holds on to, roughly.
@@ -154,6 +167,26 @@ mod tests {
         );
         assert_eq!(std::str::from_utf8(&body).unwrap(), expected);
         assert_eq!(PayloadFormat::Data.render(&event()), event().data);
+    }
+
+    #[test]
+    fn the_same_body_is_the_same_type_subject_source_and_data() {
+        let changed = |change: fn(&mut Event)| {
+            let mut other = event();
+            change(&mut other);
+            other.body_hash() != event().body_hash()
+        };
+        assert!(!changed(|e| e.metadata = Some(Bytes::from_static(b"{}"))));
+        assert!(!changed(|e| e.idempotency_key = Some("k".into())));
+        assert!(changed(|e| e.data = Bytes::from_static(b"1")));
+        assert!(changed(|e| e.event_type = "order.paid".into()));
+        assert!(changed(|e| e.subject = Some("".into())));
+        let at = |subject: Option<&str>, source: Option<&str>| {
+            let texts = (subject.map(Into::into), source.map(Into::into));
+            Event { subject: texts.0, source: texts.1, ..event() }.body_hash()
+        };
+        assert_ne!(at(Some("x"), None), at(None, Some("x")));
+        assert_ne!(at(Some("ab"), Some("c")), at(Some("a"), Some("bc")));
     }
 
     #[test]

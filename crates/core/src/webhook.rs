@@ -200,6 +200,7 @@ pub fn validate_url(text: &str, rules: UrlRules) -> Result<(), Invalid> {
         "http" => {
             return refuse("must begin with https:// (the operator can allow http with egress.allow_http)");
         }
+        _ if rules.allow_http => return refuse("must begin with https:// or http://"),
         _ => return refuse("must begin with https://"),
     }
     if !url.username().is_empty()

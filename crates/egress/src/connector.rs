@@ -162,14 +162,21 @@ fn without_brackets(host: &str) -> &str {
 }
 
 /// Whether a connection to `address` would end at one of our own listeners. The unspecified address counts
-/// as loopback on both sides: the system takes it as such.
+/// as loopback on both sides: the system takes it as such. A listener on it hears every address of this host.
 fn is_own_listener(listeners: &[SocketAddr], address: IpAddr, port: u16) -> bool {
     let address = address.to_canonical();
     let local = address.is_loopback() || address.is_unspecified();
     listeners.iter().filter(|own| own.port() == port).any(|own| {
         let own = own.ip().to_canonical();
-        own == address || (own.is_unspecified() && local) || (own.is_loopback() && address.is_unspecified())
+        own == address
+            || (own.is_unspecified() && (local || is_this_host(address)))
+            || (own.is_loopback() && address.is_unspecified())
     })
+}
+
+/// Whether an address is one of this host's: only those can be bound. Nothing is sent.
+fn is_this_host(address: IpAddr) -> bool {
+    std::net::UdpSocket::bind((address, 0)).is_ok()
 }
 
 #[cfg(test)]

@@ -112,7 +112,7 @@ impl Inner {
             exchange = self.egress.post(request) => exchange,
             () = self.cut.cancelled() => cut_off(began),
         };
-        self.metrics.duration.observe(exchange.timings.total.as_secs_f64());
+        self.metrics.exchanged(&exchange.timings);
         Tried { id: AttemptId::new(executed_at, &clock::randomness()), executed_at, exchange }
     }
 

@@ -7,9 +7,6 @@ use redrive_store::{Next, StoreError};
 
 use crate::{Inner, dispatch::Ready, registry::Hook};
 
-/// After so many deaths of a node while sending it, a delivery is taken to be the cause.
-const POISON_DEATHS: u32 = 3;
-
 /// What the gate says.
 pub(crate) enum Gate {
     /// Send it.
@@ -35,7 +32,7 @@ impl Inner {
         if self.clock.now() >= decide::gives_up_at(ready.created_at, &hook.policy) {
             return Ok(Gate::End(Next::Dead { reason: DeadReason::Expired }));
         }
-        if ready.deaths >= POISON_DEATHS {
+        if ready.deaths >= decide::POISON_DEATHS {
             return Ok(Gate::Poison(hook));
         }
         // Only a delivery that has already outlived a node is worth a note of its own before it is sent.

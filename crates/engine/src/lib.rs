@@ -3,7 +3,7 @@
 //! `publish` → `dispatch` → `gate` → `attempt` → `record` → `schedule` → `replay`
 //!
 //! The engine carries out what `redrive-core` decides and `redrive-store` remembers. Only `record` writes
-//! outcomes, only `schedule` claims, only `clock` reads a clock or rolls dice.
+//! outcomes, only `queue` claims, only `clock` reads a clock or rolls dice.
 
 mod attempt;
 pub mod clock;

@@ -13,11 +13,23 @@ use prometheus_client::{
     registry::Registry,
 };
 use redrive_core::{DeliveryStatus, FailureCategory};
+use redrive_egress::Timings;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct DeliveryLabels {
     status: &'static str,
     failure_category: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PhaseLabel {
+    phase: &'static str,
+}
+
+const PHASES: [&str; 4] = ["dns", "connect", "tls", "ttfb"];
+
+fn seconds() -> Histogram {
+    Histogram::new(exponential_buckets(0.001, 2.0, 16))
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -30,7 +42,9 @@ pub struct Metrics {
     deliveries: Family<DeliveryLabels, Counter>,
     delivered: Counter,
     /// Seconds from sending to the end of the answer.
-    pub(crate) duration: Histogram,
+    duration: Histogram,
+    /// Seconds of each phase: looking up, connecting, TLS, first byte.
+    phases: [Histogram; 4],
     /// Seconds from being due to being sent.
     pub(crate) dispatch_latency: Histogram,
     attempt_number: Family<OutcomeLabel, Histogram, fn() -> Histogram>,
@@ -61,10 +75,18 @@ impl Metrics {
         let delivered = deliveries.get_or_create(&label).clone();
         let attempt_number_success =
             attempt_number.get_or_create(&OutcomeLabel { outcome: "success" }).clone();
+        let by_phase = Family::<PhaseLabel, Histogram, fn() -> Histogram>::new_with_constructor(seconds);
+        let phases = PHASES.map(|phase| by_phase.get_or_create(&PhaseLabel { phase }).clone());
+        registry.register(
+            "webhook_delivery_phase_duration_seconds",
+            "Phases of a request: looking the name up, connecting, TLS, first byte of the answer",
+            by_phase,
+        );
         let metrics = Self {
             delivered,
             deliveries,
-            duration: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
+            duration: seconds(),
+            phases,
             dispatch_latency: Histogram::new(exponential_buckets(0.0005, 2.0, 18)),
             attempt_number_success,
             attempt_number,
@@ -115,6 +137,17 @@ impl Metrics {
         registry.register("webhook_store_up", "1 while the store takes writes", self.store_up.clone());
     }
 
+    /// Notes how long a request and its phases took.
+    pub(crate) fn exchanged(&self, timings: &Timings) {
+        self.duration.observe(timings.total.as_secs_f64());
+        let phases = [timings.dns, timings.connect, timings.tls, timings.ttfb];
+        for (histogram, took) in self.phases.iter().zip(phases) {
+            if let Some(took) = took {
+                histogram.observe(took.as_secs_f64());
+            }
+        }
+    }
+
     /// Counts an attempt: what its delivery is now, and why it failed if it did.
     pub(crate) fn attempted(&self, number: u32, now: DeliveryStatus, failure: Option<FailureCategory>) {
         match failure {
@@ -123,8 +156,8 @@ impl Metrics {
                 self.attempt_number_success.observe(f64::from(number));
             }
             Some(category) => {
-                // Pending after an attempt is a retry to come.
-                let status = if now == DeliveryStatus::Pending { "retry" } else { now.name() };
+                // Pending after an attempt means that it failed and another one is to come.
+                let status = if now == DeliveryStatus::Pending { "failed" } else { now.name() };
                 let label = DeliveryLabels { status, failure_category: category.name() };
                 self.deliveries.get_or_create(&label).inc();
                 self.attempt_number

@@ -10,7 +10,6 @@ use redrive_core::{
     DeliveryId, EventId, TenantId, Time, WebhookId, event::Event, event_type, invalid::Invalid,
 };
 use redrive_store::{Birth, KeyClaim, NewDelivery, NewEvent, Published, StoreError};
-use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -127,19 +126,6 @@ impl Engine {
     }
 }
 
-/// What "the same body" means for an idempotency key.
-fn body_hash(event: &Event) -> [u8; 32] {
-    let mut hash = Sha256::new();
-    let texts = [Some(&event.event_type), event.subject.as_ref(), event.source.as_ref()];
-    for text in texts {
-        // Lengths keep neighbouring texts apart; a missing one is not an empty one.
-        hash.update(text.map_or(u64::MAX, |text| text.len() as u64).to_be_bytes());
-        hash.update(text.map_or("", |text| text));
-    }
-    hash.update(&event.data);
-    hash.finalize().into()
-}
-
 /// One delivery on its way into the store, with the room it has or has not.
 struct Planned {
     id: DeliveryId,
@@ -170,7 +156,7 @@ impl Inner {
         let new = NewEvent {
             event: event.clone(),
             claim: event.idempotency_key.as_ref().map(|_| KeyClaim {
-                body_hash: body_hash(event),
+                body_hash: event.body_hash(),
                 expires_at: event.timestamp + self.settings.idempotency_window,
             }),
             config_version: fan_out.version,

@@ -8,9 +8,10 @@ use redrive_core::{
     DeliveryStatus, FailureCategory,
     decide::{Decided, Decision, Situation, decide},
     outcome::{Verdict, classify},
+    webhook::WebhookState,
 };
 use redrive_egress::Timings;
-use redrive_store::{Attempt, AttemptStatus, Next, Outcome, PhaseTimings, Recorded, StoreError};
+use redrive_store::{Attempt, AttemptStatus, Disable, Next, Outcome, PhaseTimings, Recorded, StoreError};
 use tokio::sync::Notify;
 
 use crate::{
@@ -62,7 +63,9 @@ impl Inner {
             next: next(&decided.decision, cancel.clone()),
             attempt: Some(attempt),
             knows_cancel: cancel.is_some(),
-            disable: decided.disable_webhook.then(|| GONE.to_owned()),
+            disable: decided
+                .disable_webhook
+                .then(|| Disable { reason: GONE.to_owned(), url: hook.webhook.spec.url.clone() }),
             at: now,
         };
         self.offer(Pending { outcome: Arc::new(outcome), ready, verdict: Some((verdict, hook.clone())) });
@@ -103,10 +106,13 @@ impl Inner {
         });
     }
 
-    /// Why nothing more is sent to this webhook, if so.
+    /// Why nothing more is sent to this webhook, if so. It was known at the gate: if it no longer is, it was
+    /// deleted meanwhile.
     fn webhook_over(&self, ready: &Ready) -> Option<String> {
-        let hook = self.registry.hook(ready.webhook)?;
-        hook.webhook.state.cancels_because().map(str::to_owned)
+        match self.registry.hook(ready.webhook) {
+            Some(hook) => hook.webhook.state.cancels_because().map(str::to_owned),
+            None => WebhookState::Deleted.cancels_because().map(str::to_owned),
+        }
     }
 
     fn decide(&self, ready: &Ready, hook: &Hook, verdict: &Verdict, cancel_requested: bool) -> Decided {
@@ -175,8 +181,9 @@ impl Inner {
     /// What to do once the store has spoken. It must not block.
     fn recorded(self: &Arc<Self>, pending: Pending, result: Result<Recorded, StoreError>) {
         match result {
-            Ok(Recorded::Done { config_version }) => self.done(&pending, config_version),
-            Ok(Recorded::Again) => self.done(&pending, None),
+            Ok(Recorded::Done { config_version }) => self.done(&pending, config_version.is_some()),
+            // Whatever followed from it may not have been done.
+            Ok(Recorded::Again) => self.done(&pending, pending.outcome.disable.is_some()),
             Ok(Recorded::CancelRequested(reason)) => self.decide_again(pending, reason),
             Ok(Recorded::Fenced) => self.lost(&pending.ready),
             // Never to be stored as it is: without its details it can be.
@@ -188,7 +195,7 @@ impl Inner {
         }
     }
 
-    fn done(self: &Arc<Self>, pending: &Pending, config_version: Option<i64>) {
+    fn done(self: &Arc<Self>, pending: &Pending, disabled: bool) {
         self.metrics.store_up.set(1);
         let outcome = &pending.outcome;
         let status = match &outcome.next {
@@ -207,7 +214,7 @@ impl Inner {
             Some(attempt) => self.metrics.attempted(attempt.number, status, attempt.failure_category),
             None => self.metrics.ended_unsent(status),
         }
-        if config_version.is_some() {
+        if disabled {
             self.webhook_disabled(pending.ready.webhook, outcome.tenant.clone());
         }
         self.settle(&pending.ready);

@@ -84,11 +84,27 @@ pub(crate) struct FanOut {
     pub(crate) hooks: Vec<Arc<Hook>>,
 }
 
+/// What is known of one webhook.
+#[derive(Debug)]
+enum Known {
+    There(Arc<Hook>),
+    /// Deleted at this version; remembered so that an older reading does not bring it back.
+    Gone(i64),
+}
+
+impl Known {
+    fn version(&self) -> i64 {
+        match self {
+            Self::There(hook) => hook.version,
+            Self::Gone(version) => *version,
+        }
+    }
+}
+
 /// All tenants' webhooks, as far as they have been needed.
 pub struct Registry {
     tenants: RwLock<HashMap<TenantId, Arc<RwLock<Config>>>>,
-    // Deleted ones are not kept: the few deliveries that still ask are answered by the store.
-    by_id: RwLock<HashMap<WebhookId, Arc<Hook>>>,
+    by_id: RwLock<HashMap<WebhookId, Known>>,
     settings: Settings,
 }
 
@@ -107,9 +123,12 @@ impl Registry {
         self.tenants.read().contains_key(tenant)
     }
 
-    /// A webhook by its id, if it is known.
+    /// A webhook by its id, if it is known and not deleted.
     pub(crate) fn hook(&self, id: WebhookId) -> Option<Arc<Hook>> {
-        self.by_id.read().get(&id).cloned()
+        match self.by_id.read().get(&id) {
+            Some(Known::There(hook)) => Some(hook.clone()),
+            Some(Known::Gone(_)) | None => None,
+        }
     }
 
     /// A webhook by its id, from the store if need be.
@@ -200,11 +219,12 @@ impl Registry {
         let hook = Arc::new(Hook::new(webhook, version, &self.settings));
         let id = hook.webhook.id;
         let mut by_id = self.by_id.write();
-        let is_news = by_id.get(&id).is_none_or(|known| known.version <= version);
-        if is_news && hook.webhook.state == WebhookState::Deleted {
-            by_id.remove(&id);
-        } else if is_news {
-            by_id.insert(id, hook.clone());
+        if by_id.get(&id).is_none_or(|known| known.version() <= version) {
+            let known = match hook.webhook.state {
+                WebhookState::Deleted => Known::Gone(version),
+                _ => Known::There(hook.clone()),
+            };
+            by_id.insert(id, known);
         }
         hook
     }

@@ -110,7 +110,15 @@ impl Inner {
 
     async fn rescue(&self, dead: Epoch) {
         let mut rescued = 0;
-        while let Ok(step) = self.store.rescue(dead, self.clock.now(), STEP).await {
+        loop {
+            let step = match self.store.rescue(dead, self.clock.now(), STEP).await {
+                Ok(step) => step,
+                Err(error) => {
+                    tracing::warn!(%error, "orphaned deliveries cannot be rescued yet");
+                    tokio::time::sleep(AFTER_FAILURE).await;
+                    return;
+                }
+            };
             rescued += step.moved;
             self.alarm.ring();
             if step.finished {

@@ -302,3 +302,25 @@ async fn tenants_and_keys_are_checked() {
     let event = json!({"event_type": "a.b", "data": 1, "tenant_id": "nobody"});
     refused(&admin.post("/v1/events", event).await, 404, "not_found", "tenant");
 }
+
+#[tokio::test]
+async fn keys_made_while_others_are_revoked_all_work() {
+    let redrive = Redrive::start().await;
+    let admin = redrive.api();
+    let make = |admin: Api| async move {
+        let made = admin.post("/v1/tenants/default/api-keys", json!({})).await.expect(201);
+        (made["id"].as_str().unwrap().to_owned(), made["key"].as_str().unwrap().to_owned())
+    };
+    let mut doomed = Vec::new();
+    for _ in 0..30 {
+        doomed.push(make(admin.clone()).await.0);
+    }
+    let makers: Vec<_> = (0..30).map(|_| tokio::spawn(make(admin.clone()))).collect();
+    for id in doomed {
+        admin.delete(&format!("/v1/tenants/default/api-keys/{id}")).await.expect(204);
+    }
+    for maker in makers {
+        let (_, key) = maker.await.unwrap();
+        assert_eq!(admin.with_key(&key).get("/v1/events").await.status, 200);
+    }
+}

@@ -43,7 +43,9 @@ pub enum OpenError {
         known: i64,
     },
     /// The file is there but is no database of ours, or is broken.
-    #[error("{path} cannot be opened: {reason}")]
+    #[error(
+        "{path} cannot be opened: {reason}; check it, or choose another place with --database-url sqlite:PATH"
+    )]
     Unusable {
         /// The database's path.
         path: String,

@@ -173,10 +173,19 @@ pub struct Outcome {
     pub next: Next,
     /// Whether the decision took a cancellation into account.
     pub knows_cancel: bool,
-    /// Why the webhook is to be disabled, if it is.
-    pub disable: Option<String>,
+    /// Whether the webhook is to be disabled.
+    pub disable: Option<Disable>,
     /// The time of the decision.
     pub at: Time,
+}
+
+/// That a webhook is to be disabled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disable {
+    /// Why.
+    pub reason: String,
+    /// The URL that gave the cause: a webhook that has another by now is left alone.
+    pub url: String,
 }
 
 /// Where a delivery goes after an outcome.

@@ -14,7 +14,7 @@ use std::{
 use bytes::Bytes;
 use redrive_core::event::Event;
 use redrive_store::{
-    Birth, NewEvent, Next, OpenError, Outcome, Published, Recorded, Store, StoreError,
+    Birth, Disable, NewEvent, Next, OpenError, Outcome, Published, Recorded, Store, StoreError,
     conformance::{Bench, Opened, Reopening, at, page},
     conformance_suite,
     sqlite::{self, Options, Sqlite},
@@ -231,7 +231,14 @@ async fn a_damaged_row_fails_only_what_needs_it() {
         bench.publish_new(new).await;
         let disable = (n == 10).then(|| "410 Gone".to_owned());
         let outcome = bench.outcome(id, 1, Next::Delivered, at(n));
-        answers.push((n, Outcome { webhook, disable, ..outcome }));
+        answers.push((
+            n,
+            Outcome {
+                webhook,
+                disable: disable.map(|reason| Disable { reason, url: String::new() }),
+                ..outcome
+            },
+        ));
     }
     let answers: Vec<_> =
         answers.into_iter().map(|(n, outcome)| (n, bench.submit_outcome(outcome))).collect();

@@ -9,6 +9,9 @@ use crate::{Inner, dispatch::Ready};
 
 /// Lanes looked at in one go.
 const LANES: usize = 64;
+/// Deliveries and payload bytes taken in one transaction, roughly.
+const MAX_ROWS: usize = 4_000;
+const MAX_BYTES: usize = 8 << 20;
 
 /// What a look into the store came to.
 pub(crate) enum Round {
@@ -28,6 +31,9 @@ impl Inner {
         let due = self.store.due_lanes(now, LANES).await?;
         let mut rooms = self.dispatch.take_hungry();
         for webhook in due.lanes {
+            if rooms.iter().map(|room| room.room).sum::<usize>() >= MAX_ROWS {
+                break;
+            }
             // Asking for a lane without room still counts: it is held from then on, and asks for itself.
             if rooms.iter().all(|room| room.webhook != webhook) {
                 rooms.push(self.dispatch.reserve_lane(webhook));
@@ -36,7 +42,8 @@ impl Inner {
         if rooms.is_empty() {
             return Ok(Round::Idle(due.next_wake));
         }
-        let claims = self.store.claim(self.epoch, now, rooms.clone(), self.dispatch.free_bytes()).await;
+        let claims =
+            self.store.claim(self.epoch, now, rooms.clone(), self.dispatch.free_bytes().min(MAX_BYTES)).await;
         let claims = claims.inspect_err(|_| self.dispatch.claim_failed(&rooms))?;
         for (room, claim) in rooms.into_iter().zip(claims) {
             self.take_in(room, claim).await;

@@ -114,10 +114,13 @@ pub fn new_key() -> String {
     format!("rdk_{hex}")
 }
 
+/// A key that is valid now, and whose it is.
+type Live = (KeyId, Arc<Caller>);
+
 /// The keys that are valid now.
 pub struct Keys {
     // Hashes of 256 random bits: how long a look-up takes tells nothing about any key.
-    live: RwLock<HashMap<[u8; 32], Arc<Caller>>>,
+    live: RwLock<HashMap<[u8; 32], Live>>,
     admin: Option<([u8; 32], Arc<Caller>)>,
 }
 
@@ -136,7 +139,7 @@ impl Keys {
 
     /// Whether anybody could act as an admin.
     pub fn has_admin(&self) -> bool {
-        self.admin.is_some() || self.live.read().values().any(|caller| **caller == Caller::Admin)
+        self.admin.is_some() || self.live.read().values().any(|(_, caller)| **caller == Caller::Admin)
     }
 
     /// Whose key this is.
@@ -147,7 +150,7 @@ impl Keys {
         {
             return Some(caller.clone());
         }
-        self.live.read().get(&hash).cloned()
+        self.live.read().get(&hash).map(|(_, caller)| caller.clone())
     }
 
     fn add(&self, key: &ApiKey) {
@@ -155,7 +158,7 @@ impl Keys {
             None => Caller::Admin,
             Some(tenant) => Caller::Tenant { tenant: tenant.clone(), scopes: key.scopes },
         };
-        self.live.write().insert(key.hash, Arc::new(caller));
+        self.live.write().insert(key.hash, (key.id, Arc::new(caller)));
     }
 
     /// Makes a key and stores it. Gives the key itself, this once. None: no such tenant.
@@ -195,8 +198,7 @@ impl Keys {
         if !store.revoke_key(tenant, id, now).await? {
             return Ok(false);
         }
-        let live = store.live_keys().await?;
-        self.live.write().retain(|hash, _| live.iter().any(|key| key.hash == *hash));
+        self.live.write().retain(|_, (live, _)| *live != id);
         Ok(true)
     }
 }

@@ -9,16 +9,19 @@ mod metrics;
 pub mod tenants;
 pub mod webhooks;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering::Relaxed},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
 };
 
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry as Metrics;
 use redrive_core::webhook::UrlRules;
-use redrive_engine::Engine;
-use redrive_store::Store;
+use redrive_engine::{Engine, clock};
+use redrive_store::{Store, StoreError};
 
 pub use auth::{Caller, Keys, Scope};
 pub use error::AppError;
@@ -39,12 +42,24 @@ pub struct App {
     rules: Rules,
     metrics: Mutex<Metrics>,
     draining: AtomicBool,
+    /// When the store was last asked whether it can be written, and what it said.
+    pinged: tokio::sync::Mutex<Option<(Duration, Result<(), StoreError>)>>,
 }
+
+/// How long an answer of the store about itself is good for: anybody may ask, and each question is a write.
+const PING_LASTS: Duration = Duration::from_millis(500);
 
 impl App {
     /// Puts the application together.
     pub fn new(engine: Engine, keys: Keys, rules: Rules, metrics: Metrics) -> Arc<Self> {
-        Arc::new(Self { engine, keys, rules, metrics: Mutex::new(metrics), draining: AtomicBool::new(false) })
+        Arc::new(Self {
+            engine,
+            keys,
+            rules,
+            metrics: Mutex::new(metrics),
+            draining: AtomicBool::new(false),
+            pinged: Default::default(),
+        })
     }
 
     /// The data path.
@@ -75,6 +90,20 @@ impl App {
     /// Whether it is shutting down.
     pub fn is_draining(&self) -> bool {
         self.draining.load(Relaxed)
+    }
+
+    /// Whether the store can be written, as of a moment ago.
+    pub async fn store_works(&self) -> Result<(), AppError> {
+        let mut pinged = self.pinged.lock().await;
+        let now = clock::ticks();
+        if let Some((at, answer)) = &*pinged
+            && now.saturating_sub(*at) < PING_LASTS
+        {
+            return Ok(answer.clone()?);
+        }
+        let answer = self.store().ping().await;
+        *pinged = Some((now, answer.clone()));
+        Ok(answer?)
     }
 
     fn store(&self) -> &dyn Store {

@@ -45,14 +45,20 @@ pub enum ConfigError {
     },
 }
 
+/// The setting that whoever wrote this most likely meant.
 fn nearest(setting: &str) -> String {
     let is_env = setting.starts_with("REDRIVE_");
-    let names = SETTINGS.iter().map(|known| if is_env { env_name(known.key) } else { known.key.to_owned() });
-    let scored = names.map(|name| (strsim::damerau_levenshtein(&name, setting), name));
-    match scored.min() {
-        Some((distance, name)) if distance <= 1 + setting.len() / 3 => format!("; did you mean {name}?"),
-        _ => "; see docs/configuration.md for the list".into(),
-    }
+    let name = |key: &str| if is_env { env_name(key) } else { key.to_owned() };
+    let written = setting.strip_prefix("REDRIVE_").unwrap_or(setting).to_lowercase();
+    // A section alone, or a key without its section, is as likely as a typo.
+    let distance = |key: &str| {
+        let (section, rest) = key.split_once('.').unwrap_or(("", key));
+        let whole = key.replace('.', "_");
+        let spellings = [key, whole.as_str(), section, rest];
+        spellings.iter().map(|known| strsim::damerau_levenshtein(known, &written)).min()
+    };
+    let best = SETTINGS.iter().min_by_key(|known| distance(known.key));
+    best.map_or_else(String::new, |best| format!("; did you mean {}?", name(best.key)))
 }
 
 /// What flags say.
@@ -228,11 +234,10 @@ mod tests {
             error("", &[("REDRIVE_SERVER_LISTENS", "x")]),
             "unknown setting REDRIVE_SERVER_LISTENS; did you mean REDRIVE_SERVER_LISTEN?"
         );
-        assert_eq!(
-            error("[delivry]", &[]),
-            "unknown setting delivry; see docs/configuration.md for the list"
-        );
-        assert_eq!(error("zebra = 1", &[]), "unknown setting zebra; see docs/configuration.md for the list");
+        assert_eq!(error("[delivry]", &[]), "unknown setting delivry; did you mean delivery.max_in_flight?");
+        assert_eq!(error("listen = 1", &[]), "unknown setting listen; did you mean server.listen?");
+        let listen = error("", &[("REDRIVE_LISTEN", "x")]);
+        assert_eq!(listen, "unknown setting REDRIVE_LISTEN; did you mean REDRIVE_SERVER_LISTEN?");
     }
 
     #[test]

@@ -57,6 +57,9 @@ pub async fn together<T: Send + 'static>(
     results
 }
 
+/// Where every webhook of a bench sends to.
+pub(super) const URL: &str = "https://example.com/hook";
+
 /// A store with a tenant, a webhook and a node in it.
 pub struct Bench {
     /// The tenant that events are published for.
@@ -171,7 +174,7 @@ impl Bench {
             id: self.lane(),
             tenant: tenant.clone(),
             spec: WebhookSpec {
-                url: "https://example.com/hook".into(),
+                url: URL.into(),
                 description: None,
                 owner: None,
                 events: vec![Pattern::All],

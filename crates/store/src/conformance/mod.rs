@@ -104,6 +104,7 @@ macro_rules! conformance_suite {
             a_cancellation_meanwhile_asks_to_decide_again,
             an_outcome_disables_an_active_webhook,
             only_an_active_webhook_is_disabled,
+            a_webhook_that_has_moved_is_not_disabled,
             one_bad_outcome_never_fails_its_neighbours,
             odd_bytes_are_kept,
         }

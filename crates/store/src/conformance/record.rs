@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use redrive_core::{DeadReason, DeliveryId, DeliveryStatus, FailureCategory, webhook::WebhookState};
 
-use super::{Bench, END, at};
-use crate::{Birth, Cancelled, LaneRoom, Next, Outcome, Published, Recorded, StoreError};
+use super::{Bench, END, at, bench::URL};
+use crate::{Birth, Cancelled, Disable, LaneRoom, Next, Outcome, Published, Recorded, StoreError};
 
 const DONE: Recorded = Recorded::Done { config_version: None };
 
@@ -194,11 +194,15 @@ pub async fn a_cancellation_meanwhile_asks_to_decide_again(bench: &Arc<Bench>) {
     }
 }
 
+fn gone() -> Disable {
+    Disable { reason: "410 Gone".into(), url: URL.into() }
+}
+
 pub async fn an_outcome_disables_an_active_webhook(bench: &Arc<Bench>) {
     let id = bench.leased(at(0)).await;
     let stale = bench.new_event(at(1), Birth::Leased);
     let before = bench.version();
-    let outcome = Outcome { disable: Some("410 Gone".into()), ..bench.outcome(id, 1, dead(), at(5)) };
+    let outcome = Outcome { disable: Some(gone()), ..bench.outcome(id, 1, dead(), at(5)) };
     let version = match bench.record(outcome.clone()).await {
         Recorded::Done { config_version: Some(version) } => version,
         other => panic!("{other:?}"),
@@ -219,7 +223,7 @@ pub async fn only_an_active_webhook_is_disabled(bench: &Arc<Bench>) {
     for state in [by_owner, WebhookState::Deleted] {
         let id = bench.leased(at(0)).await;
         let version = bench.set_state(bench.webhook, state.clone()).await;
-        let outcome = Outcome { disable: Some("410 Gone".into()), ..bench.outcome(id, 1, dead(), at(5)) };
+        let outcome = Outcome { disable: Some(gone()), ..bench.outcome(id, 1, dead(), at(5)) };
         assert_eq!(bench.record(outcome).await, DONE);
         assert_eq!(bench.status(id).await, DeliveryStatus::Dead, "the outcome counts all the same");
         let kept = bench.store().webhooks_by_id(vec![bench.webhook]).await.unwrap();
@@ -227,6 +231,16 @@ pub async fn only_an_active_webhook_is_disabled(bench: &Arc<Bench>) {
         let now = bench.store().config_changes(bench.tenant.clone(), version).await.unwrap().unwrap();
         assert_eq!(now.version, version);
     }
+}
+
+pub async fn a_webhook_that_has_moved_is_not_disabled(bench: &Arc<Bench>) {
+    let id = bench.leased(at(0)).await;
+    let mut moved = bench.stored_webhook(bench.webhook).await;
+    moved.webhook.spec.url = "https://example.com/moved".into();
+    bench.store().change_webhook(moved.webhook, moved.revision).await.unwrap();
+    let outcome = Outcome { disable: Some(gone()), ..bench.outcome(id, 1, dead(), at(5)) };
+    assert_eq!(bench.record(outcome).await, DONE);
+    assert_eq!(bench.stored_webhook(bench.webhook).await.webhook.state, WebhookState::Active);
 }
 
 pub async fn one_bad_outcome_never_fails_its_neighbours(bench: &Arc<Bench>) {

@@ -11,7 +11,7 @@ use super::{
     convert::{Col, get},
     webhooks,
 };
-use crate::{Attempt, Done, Next, Outcome, Record, Recorded};
+use crate::{Attempt, Disable, Done, Next, Outcome, Record, Recorded};
 
 impl Record for Sqlite {
     fn record(&self, outcome: Arc<Outcome>, done: Done<Recorded>) {
@@ -50,7 +50,7 @@ pub(super) fn apply(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlit
         }
     }
     let config_version = match &outcome.disable {
-        Some(reason) => disable_webhook(transaction, outcome, reason)?,
+        Some(disable) => disable_webhook(transaction, outcome, disable)?,
         None => None,
     };
     Ok(Recorded::Done { config_version })
@@ -212,15 +212,15 @@ fn update_delivery(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite
 fn disable_webhook(
     transaction: &Transaction<'_>,
     outcome: &Outcome,
-    reason: &str,
+    disable: &Disable,
 ) -> rusqlite::Result<Option<i64>> {
     let Some(mut found) = webhooks::find(transaction, &outcome.tenant, outcome.webhook)? else {
         return Ok(None);
     };
-    if found.webhook.state != WebhookState::Active {
+    if found.webhook.state != WebhookState::Active || found.webhook.spec.url != disable.url {
         return Ok(None);
     }
-    found.webhook.state = WebhookState::Disabled(reason.to_owned());
+    found.webhook.state = WebhookState::Disabled(disable.reason.clone());
     found.webhook.updated_at = outcome.at;
     webhooks::store(transaction, &found.webhook)
 }

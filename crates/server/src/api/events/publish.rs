@@ -134,14 +134,21 @@ fn draft(input: EventInput<'_>, body: &Bytes, tenant: TenantId) -> Result<Draft,
     Ok(Draft {
         tenant,
         event_type: input.event_type.into_owned().into(),
-        // A slice of the request's own buffer: the payload is not copied.
-        data: body.slice_ref(input.data.get().as_bytes()),
+        data: payload(input.data, body),
         idempotency_key: owned(input.idempotency_key),
         source: owned(input.source),
         subject: owned(input.subject),
         metadata,
         only: None,
     })
+}
+
+/// The payload as a slice of the request's own buffer where it is most of it. A small part of a large body is
+/// copied: it would keep all of the body in memory for as long as it waits.
+fn payload(data: &RawValue, body: &Bytes) -> Bytes {
+    const SPARE: usize = 1024;
+    let data = data.get().as_bytes();
+    if body.len() <= data.len() + SPARE { body.slice_ref(data) } else { Bytes::copy_from_slice(data) }
 }
 
 fn header_key(raw: &Raw) -> Result<Option<&str>, Problem> {
