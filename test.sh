@@ -30,10 +30,17 @@ cargo clippy --workspace --all-targets -- -D warnings
 say "tests"
 # The binary that the whole-system suites run.
 cargo build -p redrive
+# One test fills a small disk, which only root can mount. Without root it is left out, and said so.
+full_disk=a_full_disk_refuses_loudly_and_heals_by_itself
+left_out=()
+if [ "$(id -u)" != 0 ]; then
+    echo "not root: $full_disk is left out; run 'sudo ./test.sh' for it too"
+    left_out=(1)
+fi
 if cargo nextest --version >/dev/null 2>&1; then
-    cargo nextest run --workspace
+    cargo nextest run --workspace ${left_out:+-E "not test($full_disk)"}
 else
-    cargo test --workspace
+    cargo test --workspace ${left_out:+-- --skip "$full_disk"}
 fi
 
 say "all checks passed"
