@@ -42,13 +42,22 @@ impl Inner {
         if rooms.is_empty() {
             return Ok(Round::Idle(due.next_wake));
         }
-        let claims =
-            self.store.claim(self.epoch, now, rooms.clone(), self.dispatch.free_bytes().min(MAX_BYTES)).await;
-        let claims = claims.inspect_err(|_| self.dispatch.claim_failed(&rooms))?;
-        for (room, claim) in rooms.into_iter().zip(claims) {
-            self.take_in(room, claim).await;
-        }
-        Ok(Round::Busy)
+        let bytes = self.dispatch.reserve_bytes(MAX_BYTES);
+        let claims = self.store.claim(self.epoch, now, rooms.clone(), bytes).await;
+        let taken = match claims {
+            Ok(claims) => {
+                for (room, claim) in rooms.into_iter().zip(claims) {
+                    self.take_in(room, claim).await;
+                }
+                Ok(Round::Busy)
+            }
+            Err(error) => {
+                self.dispatch.claim_failed(&rooms);
+                Err(error)
+            }
+        };
+        self.dispatch.release_bytes(bytes);
+        taken
     }
 
     async fn take_in(self: &Arc<Self>, room: LaneRoom, claim: LaneClaim) {
