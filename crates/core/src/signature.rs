@@ -2,7 +2,7 @@
 //!
 //! A secret never shows itself by accident: it has no `Display`, and its `Debug` is redacted.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use base64::{
     Engine,
@@ -226,9 +226,32 @@ fn push_hex(out: &mut String, tag: &Tag) {
     }
 }
 
+/// The most secrets that sign at once.
+const MOST_SECRETS: usize = 5;
+
+/// Puts a new secret first. The old ones go on signing for `overlap`, but no longer than they were to.
+pub fn rotate(
+    secrets: &mut Vec<LiveSecret>,
+    new: Secret,
+    now: Time,
+    overlap: Duration,
+) -> Result<(), Invalid> {
+    if secrets.iter().any(|old| old.secret == new) {
+        return Err(Invalid::new("secret", "is in use already; rotate to a new one"));
+    }
+    let until = now + overlap;
+    for old in secrets.iter_mut() {
+        old.expires_at = Some(old.expires_at.map_or(until, |end| end.min(until)));
+    }
+    secrets.retain(|old| old.expires_at.is_some_and(|end| end > now));
+    secrets.insert(0, LiveSecret { secret: new, created_at: now, expires_at: None });
+    secrets.truncate(MOST_SECRETS);
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, SystemTime, UNIX_EPOCH};
+    use std::time::{SystemTime, UNIX_EPOCH};
 
     use http::HeaderMap;
     use proptest::prelude::*;
@@ -396,5 +419,25 @@ mod tests {
             prop_assert_eq!(signed.webhook_signature.len(), 47);
             prop_assert_eq!(signed.x_webhook_signature.len(), 80);
         }
+    }
+
+    #[test]
+    fn a_rotation_keeps_the_old_secrets_for_the_overlap_and_no_longer() {
+        let (now, hour) = (Time::from_secs(1_000_000), Duration::from_secs(3600));
+        let secret = |n: u8| Secret::from_bytes(&[n; 32]);
+        let mut secrets = vec![LiveSecret { secret: secret(1), created_at: now, expires_at: None }];
+        rotate(&mut secrets, secret(2), now, hour).unwrap();
+        assert_eq!(live(&secrets, now).count(), 2);
+        assert_eq!(live(&secrets, now + hour).collect::<Vec<_>>(), [&secret(2)]);
+        assert!(rotate(&mut secrets, secret(1), now, hour).is_err(), "an old secret is not a new one");
+        // A longer overlap later does not give the oldest more time.
+        rotate(&mut secrets, secret(3), now, hour * 5).unwrap();
+        assert_eq!(secrets[2].expires_at, Some(now + hour));
+        rotate(&mut secrets, secret(4), now, Duration::ZERO).unwrap();
+        assert_eq!(live(&secrets, now).collect::<Vec<_>>(), [&secret(4)]);
+        for n in 5..20 {
+            rotate(&mut secrets, secret(n), now, hour).unwrap();
+        }
+        assert_eq!(secrets.len(), MOST_SECRETS);
     }
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use redrive_core::{
-    Invalid, TenantId, WebhookId,
-    signature::{LiveSecret, Secret},
+    TenantId, WebhookId,
+    signature::{self, LiveSecret, Secret},
     time::Span,
     webhook::{Webhook, WebhookSpec, WebhookState},
 };
@@ -16,8 +16,6 @@ use super::{App, AppError};
 
 /// What the test event is called.
 pub const TEST_EVENT: &str = "redrive.test";
-/// The most secrets that sign at once.
-const MOST_SECRETS: usize = 5;
 /// How long the old secret still signs after a rotation.
 pub const DEFAULT_OVERLAP: Span = Span::secs(24 * 3600);
 
@@ -121,22 +119,7 @@ impl App {
         let secret = secret.unwrap_or_else(|| Secret::from_bytes(&clock::secret_bytes()));
         let now = self.engine.clock().now();
         self.change_webhook(tenant, id, |webhook| {
-            if webhook.secrets.iter().any(|old| old.secret == secret) {
-                return Err(Invalid::new("secret", "is in use already; rotate to a new one").into());
-            }
-            let until = now + overlap;
-            webhook.secrets.retain(|old| old.expires_at.is_none_or(|end| end > now));
-            for old in &mut webhook.secrets {
-                old.expires_at = Some(old.expires_at.map_or(until, |end| end.min(until)));
-            }
-            if overlap.is_zero() {
-                webhook.secrets.clear();
-            }
-            webhook
-                .secrets
-                .insert(0, LiveSecret { secret: secret.clone(), created_at: now, expires_at: None });
-            webhook.secrets.truncate(MOST_SECRETS);
-            Ok(())
+            Ok(signature::rotate(&mut webhook.secrets, secret.clone(), now, overlap)?)
         })
         .await
     }
