@@ -14,9 +14,12 @@ TITLES = {
     "redrive-batch": "redrive, batches of 100",
     "relay-paced": "relay",
     "redrive-paced": "redrive, 64 in flight",
+    "gated-full": "gates wide open",
+    "baseline-full": "baseline",
 }
 FULL = ["loopback", "relay-full", "redrive-full", "redrive-default", "redrive-fanout", "redrive-batch"]
 PACED = ["relay-paced", "redrive-paced"]
+WHOS = ["gated", "redrive", "baseline"]
 TICKS_PER_S = 100
 
 
@@ -94,11 +97,12 @@ def promises(cases):
     """Sums over all rounds: one lost event is too many to be averaged away."""
     head = ["", "acked", "missing", "duplicates", "errors", "stray"]
     body = []
-    for case in filter(cases.get, [*FULL, *PACED, "crash"]):
+    for case in [case for case in cases if "acked" in cases[case].get(1, {})]:
         runs = cases[case].values()
         total = lambda key: f"{sum(run[key] for run in runs):,}"
         body.append([case, *map(total, ("acked", "missing", "duplicates", "errors", "stray"))])
-    rows("Promises kept, all rounds together", head, body)
+    if body:
+        rows("Promises kept, all rounds together", head, body)
 
 
 def beside_payload(run):
@@ -135,6 +139,100 @@ def start(cases):
         rows("From exec to ready", ["", "median ms", "worst ms"], body)
 
 
+def who_did(cases, what):
+    """The cases of one scenario, each with who was measured."""
+    return [(who, cases[f"{who}-{what}"]) for who in WHOS if f"{who}-{what}" in cases]
+
+
+def gates_full(cases):
+    base = "baseline-full" if "baseline-full" in cases else "redrive-full"
+    head = ["", "acks/s", "arrivals/s", f"of {base.split('-')[0]}", "p50 ms", "p99 ms", "txn/dlv", "µs CPU/dlv"]
+    body = []
+    for who, runs in who_did(cases, "full"):
+        speed = lambda run: run["arrivals_per_s"]
+        body.append([
+            TITLES[f"{who}-full"],
+            f"{median(runs, lambda run: run['acks_per_s']):,.0f}",
+            f"{median(runs, speed):,.0f}",
+            against(runs, cases[base], speed),
+            *(f"{median(runs, lambda run, p=p: run['arrival_ms'][p]):.2f}" for p in ("p50", "p99")),
+            *cost(runs),
+        ])
+    if body:
+        rows("Gates that never close: full load, 64 in flight", head, body)
+
+
+def before_and_after(runs, before, after, p):
+    """Two latencies of the same runs, and the median of each round's own ratio."""
+    ratios = [after(run)[p] / before(run)[p] for run in runs.values() if before(run)[p]]
+    ratio = f"{statistics.median(ratios):.2f}" if ratios else "-"
+    return [f"{median(runs, lambda run: at(run)[p]):.2f}" for at in (before, after)] + [ratio]
+
+
+def neighbours(cases):
+    head = ["", "p50 alone", "beside", "ratio", "p99 alone", "beside", "ratio", "missing"]
+    body = []
+    for what, title in (("neighbour", "default webhooks hang"), ("greedy", "64 in flight each hang")):
+        for who, runs in who_did(cases, what):
+            sides = [lambda run, side=side: run[side]["arrival_ms"] for side in ("alone", "beside")]
+            missing = sum(run["missing"] for run in runs.values())
+            body.append([
+                f"{who}, {title}",
+                *before_and_after(runs, *sides, "p50"),
+                *before_and_after(runs, *sides, "p99"),
+                f"{missing:,}",
+            ])
+    if body:
+        rows("Noisy neighbour: publish to arrival of the quiet tenant, ms", head, body)
+
+
+def storms(cases):
+    fresh, drained = [], []
+    for who, runs in who_did(cases, "storm"):
+        for where, title in (("same", "same webhook"), ("other", "another webhook")):
+            sides = [lambda run, side=side: run[side][where] for side in ("calm", "storm")]
+            p50, p99 = (before_and_after(runs, *sides, p) for p in ("p50", "p99"))
+            fresh.append([f"{who}, {title}", *p50, *p99])
+        full, rate = (lambda run: run["full_per_s"]), (lambda run: run["drained_per_s"])
+        ratio = statistics.median(rate(run) / full(run) for run in runs.values() if full(run))
+        drained.append([who, f"{median(runs, lambda run: run['deliveries']):,.0f}"])
+        drained[-1] += [f"{median(runs, lambda run: run['drain_s']):.2f}", f"{median(runs, rate):,.0f}"]
+        drained[-1] += [f"{median(runs, full):,.0f}", f"{ratio:.2f}"]
+    if fresh:
+        head = ["", "p50 calm", "storm", "ratio", "p99 calm", "storm", "ratio"]
+        rows("Retry storm: publish to arrival of fresh events, ms", head, fresh)
+        rows("Retry storm: the drain", ["", "due", "s", "drained/s", "full load/s", "ratio"], drained)
+
+
+def idle(cases):
+    body = []
+    for who, runs in who_did(cases, "idle"):
+        run = runs[1]
+        sizes = [run[f"rss_{when}_kb"] for when in ("empty", "registered", "restarted")]
+        each = [f"{(size - sizes[0]) * 1024 / run['webhooks']:,.0f}" for size in sizes[1:]]
+        body.append([f"{who}, {run['webhooks']:,} webhooks", *(f"{size / 1024:.1f}" for size in sizes), *each])
+    if body:
+        head = ["", "none MB", "registered MB", "restarted MB", "bytes each", "restarted"]
+        rows("Idle webhooks: RSS", head, body)
+
+
+def doubts(cases):
+    """Says of every run what makes its figures doubtful."""
+    reasons = {
+        "missing": "deliveries did not arrive in time",
+        "errors": "events were not acknowledged",
+        "refused_late": "deliveries of the storm failed only after it was due",
+        "retried_early": "deliveries of the storm were retried before it was due",
+    }
+    for case, runs in cases.items():
+        for at, run in sorted(runs.items()):
+            for key, reason in reasons.items():
+                if run.get(key):
+                    print(f"\n{case}, round {at}: {run[key]:,} {reason}")
+            if run.get("noisy", {}).get("errors"):
+                print(f"\n{case}, round {at}: {run['noisy']['errors']:,} events of the noise were refused")
+
+
 def main():
     cases = load(sys.argv[1])
     if "crash" in cases:
@@ -142,7 +240,10 @@ def main():
         print(f"{run['kills']} kills: {run['acked']:,} acked, {run['missing']} missing, "
               f"{run['duplicates']} duplicates, {run['errors']} not acknowledged")
         return
-    for block in (throughput, latency, promises, memory, start):
+    blocks = [throughput, latency, promises, memory, start]
+    if not any(case.startswith("relay-") for case in cases):
+        blocks = [gates_full, neighbours, storms, idle, promises]
+    for block in [*blocks, doubts]:
         block(cases)
 
 

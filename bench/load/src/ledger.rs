@@ -1,27 +1,30 @@
-//! What both sides know of every event: when it was due, whether it was acknowledged, when it arrived where.
-//! Written by the publishers and by the receiver's thread without a lock; read when the load is over.
+//! What both sides know of every event of a stream: when it was due, whether it was acknowledged, when it
+//! arrived where. Written by the publishers and by the receiver's thread without a lock; read when the load
+//! is over.
 //!
-//! Times are nanoseconds since the ledger was made, and 0 stands for "not yet".
+//! Times are nanoseconds since the run began, and 0 stands for "not yet".
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
-    time::{Instant, SystemTime},
+    ops::RangeBounds,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
 };
 
-/// Digits of an event's number in its mark.
+/// Digits of an event's number behind its mark.
 pub(crate) const DIGITS: usize = 10;
 
 /// One row per event, and per event and webhook.
 pub(crate) struct Ledger {
     epoch: Instant,
-    run: String,
+    mark: String,
     fanout: usize,
-    fail_every: usize,
+    manner: Manner,
     events: Box<[Sent]>,
     /// Event by event, each with its webhooks in order.
     deliveries: Box<[Arrival]>,
-    /// Requests at the receiver that belong to no event of this run.
-    stray: AtomicU64,
 }
 
 #[derive(Default)]
@@ -34,33 +37,44 @@ struct Sent {
 struct Arrival {
     first: AtomicU64,
     accepted: AtomicU32,
-    refused: AtomicBool,
+    refused: AtomicU64,
+}
+
+/// How the receiver treats the events of a stream.
+pub(crate) enum Manner {
+    Accept,
+    /// The first request of every n-th event gets this answer, which is not a 2xx; all others are accepted.
+    RefuseFirst {
+        every: usize,
+        answer: Arc<str>,
+    },
+    /// No request is ever answered.
+    Hang,
 }
 
 /// How the receiver is to answer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
     Accept,
-    Refuse,
+    Refuse(Arc<str>),
+    Hang,
 }
 
 impl Ledger {
-    pub(crate) fn new(events: usize, fanout: usize, fail_every: usize) -> Self {
+    pub(crate) fn new(epoch: Instant, mark: String, events: usize, fanout: usize, manner: Manner) -> Self {
         Self {
-            epoch: Instant::now(),
-            run: run_name(),
+            epoch,
+            mark,
             fanout,
-            fail_every,
+            manner,
             events: (0..events).map(|_| Sent::default()).collect(),
             deliveries: (0..events * fanout).map(|_| Arrival::default()).collect(),
-            stray: AtomicU64::new(0),
         }
     }
 
-    /// What precedes an event's number in its payload. It differs from run to run, so that what an earlier
-    /// run left in a sender's database is told apart, and is found whatever JSON surrounds it.
-    pub(crate) fn mark(&self) -> String {
-        format!("~{}~", self.run)
+    /// What precedes an event's number in its payload.
+    pub(crate) fn mark(&self) -> &str {
+        &self.mark
     }
 
     pub(crate) fn now(&self) -> u64 {
@@ -79,41 +93,53 @@ impl Ledger {
         self.events[event].acknowledged.store(true, Relaxed);
     }
 
-    /// Books a request of the receiver. The first of every n-th event is refused where that was asked for;
-    /// it counts neither as an arrival nor as a duplicate.
-    pub(crate) fn arrived(&self, webhook: usize, payload: &[u8]) -> Verdict {
-        let event =
-            self.number_in(payload).filter(|event| *event < self.events.len() && webhook < self.fanout);
-        let Some(event) = event else {
-            self.stray.fetch_add(1, Relaxed);
-            return Verdict::Accept;
-        };
+    /// Books a request of the receiver; none where there is no such event or webhook. What is refused counts
+    /// neither as an arrival nor as a duplicate.
+    pub(crate) fn arrived(&self, event: usize, webhook: usize) -> Option<Verdict> {
+        if event >= self.events.len() || webhook >= self.fanout {
+            return None;
+        }
         let arrival = &self.deliveries[event * self.fanout + webhook];
-        let to_fail = self.fail_every > 0 && event.is_multiple_of(self.fail_every);
-        if to_fail && !arrival.refused.swap(true, Relaxed) {
-            return Verdict::Refuse;
+        if let Manner::RefuseFirst { every, answer } = &self.manner
+            && event.is_multiple_of(*every)
+            && arrival.refused.load(Relaxed) == 0
+        {
+            arrival.refused.store(self.now(), Relaxed);
+            return Some(Verdict::Refuse(Arc::clone(answer)));
         }
         if arrival.accepted.fetch_add(1, Relaxed) == 0 {
             arrival.first.store(self.now(), Relaxed);
         }
-        Verdict::Accept
+        Some(if matches!(self.manner, Manner::Hang) { Verdict::Hang } else { Verdict::Accept })
     }
 
-    fn number_in(&self, payload: &[u8]) -> Option<usize> {
-        let mut rest = payload;
+    /// Waits until everything that was acknowledged has arrived. May wait for ever.
+    pub(crate) async fn await_all(&self) {
+        let mut settled = 0;
         loop {
-            let at = rest.iter().position(|byte| *byte == b'~')?;
-            rest = &rest[at + 1..];
-            let number = rest.strip_prefix(self.run.as_bytes()).and_then(|tail| tail.strip_prefix(b"~"));
-            if let Some(digits) = number.and_then(|tail| tail.get(..DIGITS)) {
-                return std::str::from_utf8(digits).ok()?.parse().ok();
+            settled = self.settled_from(settled);
+            if settled == self.events.len() {
+                return;
             }
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
     /// The first event from `event` on that was acknowledged and is still missing somewhere.
-    pub(crate) fn settled_from(&self, event: usize) -> usize {
+    fn settled_from(&self, event: usize) -> usize {
         (event..self.events.len()).find(|event| self.missing(*event) > 0).unwrap_or(self.events.len())
+    }
+
+    /// How many deliveries were refused before a moment.
+    pub(crate) fn refused_before(&self, moment: u64) -> u64 {
+        let refused = self.deliveries.iter().map(|arrival| arrival.refused.load(Relaxed));
+        refused.filter(|at| (1..moment).contains(at)).count() as u64
+    }
+
+    /// How many deliveries were accepted before a moment.
+    pub(crate) fn arrived_before(&self, moment: u64) -> u64 {
+        let arrived = self.deliveries.iter().map(|arrival| arrival.first.load(Relaxed));
+        arrived.filter(|at| (1..moment).contains(at)).count() as u64
     }
 
     fn missing(&self, event: usize) -> usize {
@@ -127,27 +153,43 @@ impl Ledger {
         &self.deliveries[event * self.fanout..(event + 1) * self.fanout]
     }
 
-    /// Adds everything up. `late` is called with each arrival's latency in nanoseconds.
-    pub(crate) fn sum_up(&self, mut late: impl FnMut(u64)) -> Totals {
-        let mut totals = Totals { stray: self.stray.load(Relaxed), ..Totals::default() };
+    /// Adds up the events that were due in a span of time. `late` is called with each arrival's latency in
+    /// nanoseconds.
+    pub(crate) fn sum_up(&self, span: impl RangeBounds<u64>, mut late: impl FnMut(u64)) -> Totals {
+        let mut totals = Totals::default();
         for (event, sent) in self.events.iter().enumerate() {
+            let due = sent.due.load(Relaxed);
+            if !span.contains(&due) {
+                continue;
+            }
             totals.missing += self.missing(event);
             for arrival in self.arrivals_of(event) {
                 let first = arrival.first.load(Relaxed);
-                totals.refused += u64::from(arrival.refused.load(Relaxed));
+                totals.refused += u64::from(arrival.refused.load(Relaxed) > 0);
                 if first > 0 {
                     totals.arrivals += 1;
                     totals.last_arrival = totals.last_arrival.max(first);
                     totals.duplicates += u64::from(arrival.accepted.load(Relaxed) - 1);
-                    late(first.saturating_sub(sent.due.load(Relaxed)));
+                    late(first.saturating_sub(due));
                 }
             }
         }
         totals
     }
+
+    /// The age of every acknowledged event of a span that is missing somewhere: it is at least so late.
+    pub(crate) fn overdue(&self, span: impl RangeBounds<u64>, mut late: impl FnMut(u64)) {
+        let now = self.now();
+        for (event, sent) in self.events.iter().enumerate() {
+            let due = sent.due.load(Relaxed);
+            if span.contains(&due) {
+                (0..self.missing(event)).for_each(|_| late(now.saturating_sub(due)));
+            }
+        }
+    }
 }
 
-/// The receiver's side of a finished run.
+/// The receiver's side of a finished stream.
 #[derive(Default, Debug, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) arrivals: u64,
@@ -157,54 +199,54 @@ pub(crate) struct Totals {
     /// Accepted again after it had been accepted.
     pub(crate) duplicates: u64,
     pub(crate) refused: u64,
-    pub(crate) stray: u64,
-}
-
-fn run_name() -> String {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    format!("{:08x}", since.as_millis() & 0xffff_ffff)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn payload(ledger: &Ledger, event: usize) -> Vec<u8> {
-        format!(r#"{{"id":"~","data":{{"seq":"{}{event:0DIGITS$}","pad":"xx"}}}}"#, ledger.mark())
-            .into_bytes()
+    fn ledger(events: usize, fanout: usize, manner: Manner) -> Ledger {
+        Ledger::new(Instant::now(), "~test~".into(), events, fanout, manner)
     }
 
     #[test]
     fn counts_losses_only_of_what_was_acknowledged() {
-        let ledger = Ledger::new(3, 1, 0);
+        let ledger = ledger(3, 1, Manner::Accept);
         ledger.acknowledged(0);
         ledger.acknowledged(1);
-        ledger.arrived(0, &payload(&ledger, 1));
+        ledger.arrived(1, 0);
         assert_eq!(ledger.settled_from(0), 0);
-        let totals = ledger.sum_up(|_| ());
+        let totals = ledger.sum_up(.., |_| ());
         assert_eq!((totals.arrivals, totals.missing, totals.duplicates), (1, 1, 0));
-        ledger.arrived(0, &payload(&ledger, 0));
+        ledger.arrived(0, 0);
         assert_eq!(ledger.settled_from(0), 3);
     }
 
     #[test]
     fn a_refused_first_arrival_is_no_duplicate() {
-        let ledger = Ledger::new(2, 2, 2);
-        assert_eq!(ledger.arrived(1, &payload(&ledger, 0)), Verdict::Refuse);
-        assert_eq!(ledger.arrived(1, &payload(&ledger, 0)), Verdict::Accept);
-        assert_eq!(ledger.arrived(1, &payload(&ledger, 1)), Verdict::Accept);
-        assert_eq!(ledger.arrived(1, &payload(&ledger, 1)), Verdict::Accept);
-        let totals = ledger.sum_up(|_| ());
+        let answer: Arc<str> = "no".into();
+        let ledger = ledger(4, 2, Manner::RefuseFirst { every: 2, answer: Arc::clone(&answer) });
+        assert_eq!(ledger.arrived(0, 1), Some(Verdict::Refuse(answer)));
+        assert_eq!(ledger.arrived(0, 1), Some(Verdict::Accept));
+        assert_eq!(ledger.arrived(1, 1), Some(Verdict::Accept));
+        assert_eq!(ledger.arrived(1, 1), Some(Verdict::Accept));
+        let totals = ledger.sum_up(.., |_| ());
         assert_eq!((totals.arrivals, totals.refused, totals.duplicates), (2, 1, 1));
+        assert_eq!((ledger.refused_before(u64::MAX), ledger.refused_before(1)), (1, 0));
     }
 
     #[test]
-    fn strangers_are_counted_apart() {
-        let ledger = Ledger::new(1, 1, 0);
-        ledger.arrived(0, b"{}");
-        ledger.arrived(0, b"~00000000~0000000000");
-        ledger.arrived(7, &payload(&ledger, 0));
-        let totals = ledger.sum_up(|_| ());
-        assert_eq!((totals.arrivals, totals.stray), (0, 3));
+    fn only_the_span_asked_for_is_summed_up() {
+        let ledger = ledger(3, 1, Manner::Accept);
+        for (event, due) in [100, 200, 300].into_iter().enumerate() {
+            ledger.sent(event, due);
+            ledger.acknowledged(event);
+        }
+        ledger.arrived(1, 0);
+        let totals = ledger.sum_up(150..=300, |_| ());
+        assert_eq!((totals.arrivals, totals.missing), (1, 1));
+        let mut overdue = 0;
+        ledger.overdue(150..=300, |_| overdue += 1);
+        assert_eq!(overdue, 1);
     }
 }

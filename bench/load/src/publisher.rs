@@ -8,7 +8,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
@@ -17,10 +17,11 @@ use hdrhistogram::Histogram;
 use serde_json::Value;
 
 use crate::{
-    Options,
-    ledger::{DIGITS, Ledger},
+    ledger::Ledger,
+    options::Sender,
     pace::Pace,
-    wire::{self, Message, Wire},
+    stream::{Call, Stream},
+    wire::{Message, Wire},
 };
 
 /// How long a sender may be away before the run is given up.
@@ -52,6 +53,11 @@ impl Default for Tally {
 }
 
 impl Tally {
+    /// Events that were not acknowledged.
+    pub(crate) fn errors(&self) -> usize {
+        self.refused.values().sum()
+    }
+
     fn refuse(&mut self, status: u16, events: usize, body: &[u8]) {
         if events > 0 {
             *self.refused.entry(status).or_default() += events;
@@ -69,28 +75,64 @@ impl Tally {
     }
 }
 
-/// Publishes every event and returns when the last was answered.
-pub(crate) async fn publish_all(options: &Options, ledger: &Arc<Ledger>) -> Result<Tally, Box<dyn Error>> {
-    let batch = options.batch as usize;
-    let calls = options.events / batch;
-    let call = Call::new(options, &ledger.mark());
+/// Ends a stream before all of its events are published.
+#[derive(Clone, Default)]
+pub(crate) struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    pub(crate) fn now(&self) {
+        self.0.store(true, Relaxed);
+    }
+
+    fn is_due(&self) -> bool {
+        self.0.load(Relaxed)
+    }
+}
+
+/// Longer than this a stream takes only if the sender is stuck.
+fn patience(stream: &Stream<'_>, events: usize) -> Duration {
+    let slowest = if stream.rate == 0 { 100 } else { (stream.rate / 2).max(1) };
+    PATIENCE * 2 + Duration::from_secs(events as u64 / u64::from(slowest))
+}
+
+/// Publishes a stream, as many events as the ledger has room for, and returns when the last was answered.
+pub(crate) async fn publish(
+    sender: &Sender,
+    stream: &Stream<'_>,
+    ledger: &Arc<Ledger>,
+    stop: &Stop,
+) -> Result<Tally, Box<dyn Error>> {
+    let patience = patience(stream, ledger.events());
+    let published = tokio::time::timeout(patience, publish_all(sender, stream, ledger, stop)).await;
+    published.map_err(|_| format!("{} was not published after {patience:?}", stream.event_type))?
+}
+
+async fn publish_all(
+    sender: &Sender,
+    stream: &Stream<'_>,
+    ledger: &Arc<Ledger>,
+    stop: &Stop,
+) -> Result<Tally, Box<dyn Error>> {
+    let calls = ledger.events() / stream.batch as usize;
+    let call = Call::new(sender, stream, ledger.mark());
     let next = Arc::new(AtomicUsize::new(0));
     // Connected before the clock starts: a fixed rate must not begin with a queue.
     let mut wires = Vec::new();
-    for _ in 0..options.connections {
-        wires.push(connect(options.api).await?);
+    for _ in 0..sender.connections {
+        wires.push(connect(sender.api).await?);
     }
     let mut all = Tally { began: ledger.now(), ..Tally::default() };
-    let pace = Pace::start(options.rate, options.batch, calls, options.connections, ledger)?;
+    let pace = Pace::start(stream.rate, stream.batch, calls, sender.connections, ledger)?;
     let publishers: Vec<_> = wires
         .into_iter()
         .map(|wire| Publisher {
             wire,
-            api: options.api,
+            api: sender.api,
             call: call.clone(),
             calls,
             next: Arc::clone(&next),
             pace: Arc::clone(&pace),
+            stop: stop.clone(),
             ledger: Arc::clone(ledger),
             tally: Tally::default(),
         })
@@ -122,17 +164,18 @@ struct Publisher {
     calls: usize,
     next: Arc<AtomicUsize>,
     pace: Arc<Pace>,
+    stop: Stop,
     ledger: Arc<Ledger>,
     tally: Tally,
 }
 
 impl Publisher {
     async fn run(mut self) -> io::Result<Tally> {
-        let batch = self.call.numbers.len();
+        let batch = self.call.events();
         loop {
             self.pace.turn().await;
             let call = self.next.fetch_add(1, Relaxed);
-            if call >= self.calls {
+            if call >= self.calls || self.stop.is_due() {
                 return Ok(self.tally);
             }
             let due = self.pace.due(call, &self.ledger);
@@ -147,8 +190,8 @@ impl Publisher {
 
     /// Makes the call; false when the connection is of no more use.
     async fn post(&mut self, first: usize, due: u64) -> bool {
-        let batch = self.call.numbers.len();
-        let Ok(answer) = self.wire.exchange(&self.call.request).await else {
+        let batch = self.call.events();
+        let Ok(answer) = self.wire.exchange(self.call.request()).await else {
             self.tally.refuse(0, batch, b"the connection broke");
             return false;
         };
@@ -183,69 +226,12 @@ fn accepted(answer: &Message<'_>, batch: usize) -> Vec<usize> {
     items.iter().take(batch).enumerate().filter(|(_, item)| good(item)).map(|(at, _)| at).collect()
 }
 
-/// A prepared request, of which only the events' numbers change.
-#[derive(Clone)]
-struct Call {
-    request: Vec<u8>,
-    /// Where each event's number stands in it.
-    numbers: Vec<usize>,
-}
-
-impl Call {
-    fn new(options: &Options, mark: &str) -> Self {
-        let event = event(mark, options.payload);
-        let (path, body) = if options.batch == 1 {
-            ("/v1/events", event)
-        } else {
-            let events = vec![event; options.batch as usize].join(",");
-            ("/v1/events/batch", format!(r#"{{"events":[{events}]}}"#))
-        };
-        let request = wire::post(path, options.api, &options.key, &body);
-        let numbers = request.match_indices(mark).map(|(at, _)| at + mark.len()).collect();
-        Self { request: request.into_bytes(), numbers }
-    }
-
-    fn number_from(&mut self, first: usize) {
-        for (item, at) in self.numbers.iter().enumerate() {
-            let mut number = first + item;
-            for digit in self.request[*at..at + DIGITS].iter_mut().rev() {
-                *digit = b'0' + (number % 10) as u8;
-                number /= 10;
-            }
-        }
-    }
-}
-
-/// An event whose `data` has `payload` bytes, or as few as its number needs.
-fn event(mark: &str, payload: usize) -> String {
-    let data = |pad: usize| format!(r#"{{"seq":"{mark}{:0DIGITS$}","pad":"{}"}}"#, 0, "x".repeat(pad));
-    let pad = payload.saturating_sub(data(0).len());
-    format!(r#"{{"event_type":"bench.event","data":{}}}"#, data(pad))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn answer(status: &'static str, body: &'static str) -> Message<'static> {
         Message { first_line: status.as_bytes(), body: body.as_bytes(), close: false }
-    }
-
-    #[test]
-    fn numbers_are_rewritten_in_place() {
-        let body = format!("[{0},{0}]", event("~ab~", 64));
-        let numbers = body.match_indices("~ab~").map(|(at, _)| at + 4).collect();
-        let mut call = Call { request: body.into_bytes(), numbers };
-        call.number_from(99);
-        let text = String::from_utf8(call.request).unwrap();
-        assert!(text.contains("~ab~0000000099\"") && text.contains("~ab~0000000100\""), "{text}");
-        assert!(serde_json::from_str::<Value>(&text).is_ok());
-    }
-
-    #[test]
-    fn data_has_the_size_asked_for() {
-        let event: Value = serde_json::from_str(&event("~12345678~", 512)).unwrap();
-        assert_eq!(event["data"].to_string().len(), 512);
     }
 
     #[test]

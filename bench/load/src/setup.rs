@@ -1,30 +1,83 @@
-//! Creates the webhooks that the events fan out to.
+//! Creates what the events need: webhooks at this process's receiver, and tenants.
 
-use std::error::Error;
+use std::{error::Error, time::Duration};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use crate::{Options, publisher, wire};
+use crate::{
+    options::{Load, Sender},
+    publisher,
+    wire::{self, Wire},
+};
 
-/// Creates `--fanout` webhooks at this process's receiver, one after another.
-pub(crate) async fn create_webhooks(options: &Options) -> Result<(), Box<dyn Error>> {
-    let extra: Value = serde_json::from_str(&options.webhook_extra)?;
-    let Value::Object(extra) = extra else { return Err("--webhook-extra must be a JSON object".into()) };
-    let mut wire = publisher::connect(options.api).await?;
-    for webhook in 0..options.fanout {
-        let mut body = extra.clone();
-        body.insert(
-            "url".into(),
-            json!(format!("http://127.0.0.1:{}/hook/{webhook}", options.receiver_port)),
-        );
-        body.insert("events".into(), json!(["bench.event"]));
-        let body = Value::Object(body).to_string();
-        let request = wire::post("/v1/webhooks", options.api, &options.key, &body);
-        let answer = wire.exchange(request.as_bytes()).await?;
+/// How long one call may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A webhook to create.
+pub(crate) struct Hook<'a> {
+    pub(crate) tenant: Option<&'a str>,
+    /// Path of its URL. It ends in the webhook's place in the fan-out of its events.
+    pub(crate) path: String,
+    pub(crate) events: &'a [&'a str],
+    /// Further fields.
+    pub(crate) extra: Map<String, Value>,
+}
+
+/// The sender's API, one call after another.
+pub(crate) struct Api<'a> {
+    wire: Wire,
+    sender: &'a Sender,
+}
+
+impl<'a> Api<'a> {
+    pub(crate) async fn connect(sender: &'a Sender) -> Result<Self, Box<dyn Error>> {
+        Ok(Self { wire: publisher::connect(sender.api).await?, sender })
+    }
+
+    pub(crate) async fn create_webhook(&mut self, hook: Hook<'_>) -> Result<(), Box<dyn Error>> {
+        let mut body = hook.extra;
+        let url = format!("http://127.0.0.1:{}{}", self.sender.receiver_port, hook.path);
+        body.insert("url".into(), json!(url));
+        body.insert("events".into(), json!(hook.events));
+        if let Some(tenant) = hook.tenant {
+            body.insert("tenant_id".into(), json!(tenant));
+        }
+        self.post("/v1/webhooks", &Value::Object(body)).await
+    }
+
+    pub(crate) async fn create_tenant(&mut self, id: &str) -> Result<(), Box<dyn Error>> {
+        self.post("/v1/tenants", &json!({"id": id})).await
+    }
+
+    async fn post(&mut self, path: &str, body: &Value) -> Result<(), Box<dyn Error>> {
+        let request = wire::post(path, self.sender.api, &self.sender.key, &body.to_string());
+        let exchange = tokio::time::timeout(PATIENCE, self.wire.exchange(request.as_bytes()));
+        let answer =
+            exchange.await.map_err(|_| format!("POST {path} was not answered in {PATIENCE:?}"))??;
         if !(200..300).contains(&answer.status()) {
             let text = String::from_utf8_lossy(answer.body);
-            return Err(format!("creating a webhook was answered {}: {text}", answer.status()).into());
+            return Err(format!("POST {path} was answered {}: {text}", answer.status()).into());
         }
+        Ok(())
+    }
+}
+
+/// Creates `--fanout` webhooks, one after another.
+pub(crate) async fn create_webhooks(sender: &Sender, load: &Load) -> Result<(), Box<dyn Error>> {
+    let extra = fields(&sender.webhook_extra)?;
+    let mut api = Api::connect(sender).await?;
+    for webhook in 0..load.fanout {
+        let path = format!("/hook/{webhook}");
+        let hook = Hook { tenant: None, path, events: &["bench.event"], extra: extra.clone() };
+        api.create_webhook(hook).await?;
     }
     Ok(())
+}
+
+/// The fields of a JSON object.
+pub(crate) fn fields(text: &str) -> Result<Map<String, Value>, Box<dyn Error>> {
+    match serde_json::from_str(text)? {
+        Value::Object(fields) => Ok(fields),
+        _ => Err(format!("{text} should be a JSON object").into()),
+    }
 }

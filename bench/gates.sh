@@ -1,0 +1,95 @@
+# shellcheck shell=bash
+# The cases of `bench/run --gates`, which sources this file. A case is named WHO-WHAT: `gated` is Redrive with
+# every gate set so wide that it never closes, `redrive` the same program with nothing set, `baseline` the
+# older one.
+
+# 64 in flight, not 5 as by default: gates are to be measured, not round trips.
+wide='{"max_in_flight":64}'
+gated_webhook='{"max_in_flight":64,"rate_limit":{"requests_per_minute":6000000,"burst":1000000},
+    "circuit_breaker_config":{"enabled":true}}'
+# A storm is meant to fail 20,000 times in a row; an open circuit would hold it back.
+storm_webhook='{"max_in_flight":64,"circuit_breaker_config":{"enabled":false}}'
+gate_settings=(
+    REDRIVE_LIMITS_TENANT_REQUESTS_PER_MINUTE=6000000
+    REDRIVE_LIMITS_GLOBAL_REQUESTS_PER_SECOND=100000
+)
+idle_webhooks=10000
+
+if [[ ${RB_PLAIN:-0} == 1 ]]; then
+    gated_webhook=$wide storm_webhook=$wide gate_settings=()
+fi
+
+run_gates() {
+    local cases=() what who whos=(redrive)
+    [[ -z $baseline ]] || whos+=(baseline)
+    check_gates
+    for what in full neighbour greedy storm; do
+        [[ -z $only || $only == "$what" ]] || continue
+        [[ $what != full ]] || cases+=(gated-full)
+        for who in "${whos[@]}"; do cases+=("$who-$what"); done
+    done
+    run_rounds run_gate ${cases[@]+"${cases[@]}"}
+    [[ -z $only || $only == idle ]] || return 0
+    for who in "${whos[@]}"; do idle "$who"; done
+}
+
+# Better to fail now than in the middle: every setting, and a webhook with every field.
+check_gates() {
+    say 'are there gates? (RB_PLAIN=1 leaves their fields and settings out)'
+    local webhook
+    start gated "$work/check"
+    await_ready gated
+    load_for gated
+    for webhook in "$gated_webhook" "$storm_webhook"; do
+        "${command_load[@]}" --events 0 --webhook-extra "$webhook" >"$work/load.json" ||
+            fail gated 'has no such gates'
+    done
+    stop TERM
+}
+
+run_gate() { # CASE
+    local who=${1%-*} webhook=$wide
+    case $1 in
+        gated-full) measure "$1" gated --events "$events" --webhook-extra "$gated_webhook" ;;
+        *-full) measure "$1" "$who" --events "$events" --webhook-extra "$wide" ;;
+        *-neighbour) measure "$1" "$who" neighbour --seconds "$seconds" --webhook-extra "$wide" ;;
+        *-greedy)
+            measure "$1" "$who" neighbour --seconds "$seconds" --webhook-extra "$wide" --noisy-extra "$wide" ;;
+        *-storm)
+            [[ $who == baseline ]] || webhook=$storm_webhook
+            measure "$1" "$who" storm --deliveries "$storm" --webhook-extra "$webhook" ;;
+    esac
+}
+
+# Memory of a sender whose webhooks have nothing to do, with none of them and with many.
+idle() { # NAME
+    local name=$1 dir=$work/$1-idle empty registered restarted
+    say "$name: $idle_webhooks idle webhooks"
+    # Each start but the first finds a database, as those to be compared must.
+    start "$name" "$dir"
+    await_ready "$name"
+    stop TERM
+    start "$name" "$dir"
+    await_ready "$name"
+    empty=$(resting_kb "$name")
+    load_for "$name"
+    "${command_load[@]}" --events 0 --fanout $idle_webhooks >"$work/load.json" ||
+        fail "$name" 'did not take the webhooks'
+    registered=$(resting_kb "$name")
+    stop TERM
+    start "$name" "$dir"
+    await_ready "$name"
+    restarted=$(resting_kb "$name")
+    record "case=$name-idle" "webhooks=$idle_webhooks" "rss_empty_kb=$empty" \
+        "rss_registered_kb=$registered" "rss_restarted_kb=$restarted" </dev/null
+    stop TERM
+}
+
+# Resident size once an event that nobody wants has made the sender look at all webhooks of the tenant.
+resting_kb() { # NAME
+    curl -sf --max-time 30 -o "$work/event" "http://$api/v1/events" \
+        -H "Authorization: Bearer $REDRIVE_ADMIN_KEY" -H 'Content-Type: application/json' \
+        -d '{"event_type":"bench.nobody","data":{}}' || fail "$1" 'took no event'
+    sleep 1
+    memory_kb VmRSS
+}
