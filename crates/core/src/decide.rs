@@ -2,10 +2,12 @@
 //!
 //! The one place where that is decided. It changes nothing itself; the engine carries the answer out.
 
+use std::time::Duration;
+
 use crate::{
     delivery::DeadReason,
     outcome::{Failure, FailureCategory, Verdict},
-    retry::RetryPolicy,
+    retry::{RetryPolicy, minimum_delay},
     time::Time,
 };
 
@@ -51,22 +53,39 @@ pub struct Decided {
     pub decision: Decision,
     /// Whether the endpoint is gone for good, so that nothing more should be sent to it.
     pub disable_webhook: bool,
+    /// Until when the endpoint wants to get nothing at all, where it said so.
+    pub hold_until: Option<Time>,
 }
 
 /// Decides what an attempt's verdict means for its delivery. `roll` is uniform in [0, 1).
 pub fn decide(situation: &Situation<'_>, verdict: &Verdict, now: Time, roll: f64) -> Decided {
     match verdict {
         // What the endpoint has taken is delivered, even if it was called off meanwhile.
-        Verdict::Success => Decided { decision: Decision::Delivered, disable_webhook: false },
-        Verdict::Failed(failure) => {
-            Decided { decision: after_failure(situation, failure, now, roll), disable_webhook: failure.gone }
+        Verdict::Success => {
+            Decided { decision: Decision::Delivered, disable_webhook: false, hold_until: None }
         }
+        Verdict::Failed(failure) => Decided {
+            decision: after_failure(situation, failure, now, roll),
+            disable_webhook: failure.gone,
+            hold_until: hold_until(situation.policy, failure, now),
+        },
     }
 }
 
 /// When a delivery that was made at `created_at` is given up on, come what may.
 pub fn gives_up_at(created_at: Time, policy: &RetryPolicy) -> Time {
     created_at + policy.give_up_after.get()
+}
+
+/// 429 speaks for the whole endpoint: until its `Retry-After`, or for the shortest wait after a 429 if it names
+/// none, the webhook's other deliveries wait too.
+fn hold_until(policy: &RetryPolicy, failure: &Failure, now: Time) -> Option<Time> {
+    if failure.category != FailureCategory::RateLimit {
+        return None;
+    }
+    let longest = Duration::from_millis(policy.max_delay_ms);
+    let wait = failure.retry_after.map_or(minimum_delay(failure.category), |asked| asked.min(longest));
+    Some(now + wait)
 }
 
 fn after_failure(situation: &Situation<'_>, failure: &Failure, now: Time, roll: f64) -> Decision {
@@ -127,6 +146,21 @@ mod tests {
     }
 
     #[test]
+    fn only_429_holds_the_whole_webhook_back() {
+        let policy = RetryPolicy { max_delay_ms: 300_000, ..RetryPolicy::default() };
+        let held = |category, retry_after| {
+            let failure = Failure { retry_after, ..failed(category) };
+            let hold = hold_until(&policy, &failure, created());
+            hold.map(|until| until.since(created()).as_secs())
+        };
+        let secs = |secs| Some(Duration::from_secs(secs));
+        assert_eq!(held(FailureCategory::RateLimit, secs(5)), Some(5), "what it asked for");
+        assert_eq!(held(FailureCategory::RateLimit, secs(86_400)), Some(300), "within reason");
+        assert_eq!(held(FailureCategory::RateLimit, None), Some(60), "the shortest wait after a 429");
+        assert_eq!(held(FailureCategory::ServerError, secs(5)), None);
+    }
+
+    #[test]
     fn a_failure_is_tried_again_after_the_policys_wait() {
         let policy = RetryPolicy::default();
         let decision = decide_at(2, failed(FailureCategory::ServerError), 10, &policy);
@@ -173,10 +207,10 @@ mod tests {
         let policy = RetryPolicy::default();
         let situation =
             Situation { attempt: 1, created_at: created(), cancel_requested: true, policy: &policy };
-        let delivered = Decided { decision: Decision::Delivered, disable_webhook: false };
+        let delivered = Decided { decision: Decision::Delivered, disable_webhook: false, hold_until: None };
         assert_eq!(decide(&situation, &Verdict::Success, created(), 0.0), delivered);
         let gone = Failure { permanent: true, gone: true, ..failed(FailureCategory::ClientError) };
-        let cancelled = Decided { decision: Decision::Cancelled, disable_webhook: true };
+        let cancelled = Decided { decision: Decision::Cancelled, disable_webhook: true, hold_until: None };
         assert_eq!(decide(&situation, &Verdict::Failed(gone), created(), 0.0), cancelled);
     }
 

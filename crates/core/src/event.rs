@@ -10,6 +10,7 @@ use crate::{
     event_type,
     id::EventId,
     invalid::{Invalid, plain_text},
+    lane::Priority,
     tenant::TenantId,
     time::Time,
 };
@@ -40,6 +41,8 @@ pub struct Event {
     pub source: Option<Box<str>>,
     /// What it is about: one order, one customer.
     pub subject: Option<Box<str>>,
+    /// How urgent its deliveries are.
+    pub priority: Priority,
     /// The publisher's own notes, a JSON object; never sent to endpoints.
     pub metadata: Option<Bytes>,
 }
@@ -154,6 +157,7 @@ mod tests {
             idempotency_key: None,
             source: None,
             subject: None,
+            priority: Priority::Normal,
             metadata: None,
         }
     }
@@ -177,6 +181,7 @@ mod tests {
             other.body_hash() != event().body_hash()
         };
         assert!(!changed(|e| e.metadata = Some(Bytes::from_static(b"{}"))));
+        assert!(!changed(|e| e.priority = Priority::High));
         assert!(!changed(|e| e.idempotency_key = Some("k".into())));
         assert!(changed(|e| e.data = Bytes::from_static(b"1")));
         assert!(changed(|e| e.event_type = "order.paid".into()));

@@ -1,6 +1,6 @@
 //! What every refused value says: which field, and what to do about it.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt::Display, ops::RangeInclusive};
 
 /// A value that was refused, in words for the person who sent it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -28,4 +28,16 @@ pub(crate) fn plain_text(field: &'static str, text: &str, max: usize) -> Result<
         return Err(Invalid::new(field, "must not contain control characters"));
     }
     Ok(())
+}
+
+/// Refuses a number outside of `range`; also one that is no number, which lies in no range.
+pub(crate) fn within<T: PartialOrd + Display>(
+    field: impl Into<Cow<'static, str>>,
+    value: T,
+    range: RangeInclusive<T>,
+) -> Result<T, Invalid> {
+    if range.contains(&value) {
+        return Ok(value);
+    }
+    Err(Invalid::new(field, format!("is {value}; it must be from {} to {}", range.start(), range.end())))
 }

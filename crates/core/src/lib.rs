@@ -5,13 +5,20 @@
 //! Each question of policy has its one home in this crate; the engine carries the answers out.
 
 pub mod address;
+pub mod breaker;
 pub mod decide;
 pub mod delivery;
 pub mod event;
 pub mod event_type;
+pub mod fairness;
+pub mod gate;
+pub mod health;
 pub mod id;
 pub mod invalid;
+pub mod lane;
+pub mod limiter;
 pub mod outcome;
+pub mod pace;
 pub mod retry;
 pub mod signature;
 pub mod subscription;

@@ -2,11 +2,15 @@
 //!
 //! Chance comes in as `roll`. Whether to try again at all is decided in [`crate::decide`].
 
-use std::{fmt::Display, ops::RangeInclusive, time::Duration};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{invalid::Invalid, outcome::FailureCategory, time::Span};
+use crate::{
+    invalid::{Invalid, within},
+    outcome::FailureCategory,
+    time::Span,
+};
 
 const DAY_MS: u64 = 24 * 3600 * 1000;
 const WEEK_MS: u64 = 7 * DAY_MS;
@@ -259,18 +263,6 @@ impl RetryConfig {
             max_attempts: within("retry_config.max_attempts", attempts, 1..=MOST_ATTEMPTS)?,
         })
     }
-}
-
-/// Refuses a number outside of `range`; also one that is no number, which lies in no range.
-fn within<T: PartialOrd + Display>(
-    field: &'static str,
-    value: T,
-    range: RangeInclusive<T>,
-) -> Result<T, Invalid> {
-    if range.contains(&value) {
-        return Ok(value);
-    }
-    Err(Invalid::new(field, format!("is {value}; it must be from {} to {}", range.start(), range.end())))
 }
 
 fn checked_schedule(schedule: &[Span]) -> Result<Backoff, Invalid> {

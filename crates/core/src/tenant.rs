@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use crate::invalid::Invalid;
+use crate::{invalid::Invalid, limiter::RateLimit};
 
 /// A tenant's name: 1 to 64 of `a-z 0-9 _ -`, beginning with a letter or digit. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -32,6 +32,54 @@ impl TenantId {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// What the operator decides about a tenant as a whole. What is left out follows the server's defaults.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TenantRules {
+    /// The pool of nodes that sends for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
+    /// How many deliveries are sent for it over time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate_limit: Option<RateLimit>,
+    /// How many requests one node has under way for it at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_in_flight: Option<u32>,
+}
+
+/// The pool that sends for tenants that were given none.
+pub const DEFAULT_POOL: &str = "default";
+
+impl TenantRules {
+    /// The pool that sends for it.
+    pub fn pool(&self) -> &str {
+        self.pool.as_deref().unwrap_or(DEFAULT_POOL)
+    }
+
+    /// Checks every rule.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        if let Some(pool) = &self.pool {
+            check_pool(pool)?;
+        }
+        if let Some(limit) = &self.rate_limit {
+            limit.validate("rate_limit")?;
+        }
+        if self.max_in_flight == Some(0) {
+            return Err(Invalid::new("max_in_flight", "must be at least 1"));
+        }
+        Ok(())
+    }
+}
+
+/// Checks the name of a pool.
+pub fn check_pool(name: &str) -> Result<(), Invalid> {
+    let allowed = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_' || c == b'-';
+    if name.is_empty() || name.len() > 64 || !name.bytes().all(allowed) {
+        return Err(Invalid::new("pool", "must be 1 to 64 characters of a-z, 0-9, _ and -"));
+    }
+    Ok(())
 }
 
 impl Default for TenantId {

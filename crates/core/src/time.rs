@@ -9,9 +9,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 pub struct Time(i64);
 
 impl Time {
+    /// The last time there is, at the end of what a calendar can show: when something never happens.
+    pub const FOREVER: Time = Time(253_402_207_200_999);
+
     /// The time so many milliseconds after the Unix epoch, clamped to what a calendar can show.
     pub fn from_millis(millis: i64) -> Self {
-        Self(millis.clamp(0, jiff::Timestamp::MAX.as_millisecond()))
+        Self(millis.clamp(0, Self::FOREVER.0))
     }
 
     /// The time so many seconds after the Unix epoch.
@@ -176,6 +179,8 @@ mod tests {
     fn adding_never_leaves_the_calendar() {
         let late = Time::from_millis(i64::MAX) + Duration::MAX;
         assert_eq!(Time::parse(&late.to_string()), Some(late));
+        assert_eq!(late, Time::FOREVER);
+        assert_eq!(Time::FOREVER.millis(), jiff::Timestamp::MAX.as_millisecond());
         assert_eq!(Time::from_millis(5).since(Time::from_millis(9)), Duration::ZERO);
     }
 }

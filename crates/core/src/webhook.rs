@@ -7,10 +7,13 @@ use serde::{Deserialize, Serialize};
 use url::Url;
 
 use crate::{
+    breaker::BreakerConfig,
     event::PayloadFormat,
     event_type::Pattern,
     id::WebhookId,
     invalid::{Invalid, plain_text},
+    lane::Ordering,
+    limiter::RateLimit,
     retry::RetryConfig,
     signature::{LiveSecret, SignatureConfig},
     subscription::Interest,
@@ -67,7 +70,7 @@ pub struct Owner {
 }
 
 /// What a webhook's owner decides about it. Stored as one document.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WebhookSpec {
     /// Where events are sent.
     pub url: String,
@@ -85,12 +88,24 @@ pub struct WebhookSpec {
     pub signature: SignatureConfig,
     /// When to try again; what is left out follows the server's defaults.
     pub retry_config: RetryConfig,
+    /// When to stop calling an endpoint that fails; what is left out follows the server's defaults.
+    #[serde(default)]
+    pub circuit_breaker_config: BreakerConfig,
+    /// How fast requests may go; none for the server's default.
+    #[serde(default)]
+    pub rate_limit: Option<RateLimit>,
+    /// Which of its deliveries wait for one another.
+    #[serde(default)]
+    pub ordering_guarantee: Ordering,
     /// At most this many requests at once; none for the server's default.
     pub max_in_flight: Option<u32>,
     /// Headers sent along with every request.
     pub headers: BTreeMap<String, String>,
     /// The owner's own notes.
     pub metadata: BTreeMap<String, String>,
+    /// When it is to be disabled.
+    #[serde(default)]
+    pub expires_at: Option<Time>,
 }
 
 impl WebhookSpec {
@@ -99,7 +114,8 @@ impl WebhookSpec {
         Interest { events: &self.events, subjects: &self.subjects }
     }
 
-    /// Checks everything but the retry configuration, which needs the server's defaults.
+    /// Checks everything but the configurations of retries and of the circuit breaker, which need the
+    /// server's defaults.
     pub fn validate(&self, urls: UrlRules) -> Result<(), Invalid> {
         validate_url(&self.url, urls)?;
         validate_interest(self)?;
@@ -115,6 +131,9 @@ impl WebhookSpec {
             let (least, most) = (IN_FLIGHT.start(), IN_FLIGHT.end());
             return Err(Invalid::new("max_in_flight", format!("must be from {least} to {most}")));
         }
+        if let Some(limit) = &self.rate_limit {
+            limit.validate("rate_limit")?;
+        }
         let notes: usize = self.metadata.iter().map(|(name, value)| name.len() + value.len()).sum();
         if notes > 8192 {
             return Err(Invalid::new("metadata", "must be at most 8192 bytes in all"));
@@ -123,12 +142,14 @@ impl WebhookSpec {
     }
 }
 
-/// Why a webhook gets no events.
+/// Whether a webhook gets events, and if not, why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WebhookState {
     /// Events are sent.
     Active,
+    /// Deliveries are made as ever, and wait until somebody resumes it.
+    Paused,
     /// No new deliveries are made; what was pending is cancelled with this reason.
     Disabled(String),
     /// Gone for its owner; kept for the history of its deliveries.
@@ -140,15 +161,21 @@ impl WebhookState {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Active => "active",
+            Self::Paused => "paused",
             Self::Disabled(_) => "disabled",
             Self::Deleted => "deleted",
         }
     }
 
+    /// Whether new events become deliveries to it.
+    pub fn gets_events(&self) -> bool {
+        matches!(self, Self::Active | Self::Paused)
+    }
+
     /// Why deliveries are to be called off, if they are.
     pub fn cancels_because(&self) -> Option<&str> {
         match self {
-            Self::Active => None,
+            Self::Active | Self::Paused => None,
             Self::Disabled(reason) => Some(reason),
             Self::Deleted => Some("the webhook was deleted"),
         }
@@ -328,6 +355,46 @@ mod tests {
             assert!(refused("x-own", value), "{value:?}");
         }
         assert!(!refused("Authorization", "Bearer abc"));
+    }
+
+    fn spec() -> WebhookSpec {
+        let url = "https://example.com/hook".to_owned();
+        WebhookSpec { url, events: vec![Pattern::All], ..WebhookSpec::default() }
+    }
+
+    #[test]
+    fn a_rate_limit_is_checked() {
+        let limited = |requests_per_minute, burst| {
+            let rate_limit = Some(RateLimit { requests_per_minute, burst });
+            WebhookSpec { rate_limit, ..spec() }.validate(HTTPS).map_err(|invalid| invalid.field)
+        };
+        assert_eq!(spec().validate(HTTPS), Ok(()));
+        assert_eq!(limited(600, None), Ok(()));
+        assert_eq!(limited(0, None), Err("rate_limit.requests_per_minute".into()));
+        assert_eq!(limited(600, Some(0)), Err("rate_limit.burst".into()));
+    }
+
+    #[test]
+    fn what_was_stored_before_a_setting_existed_is_read_as_its_default() {
+        let mut old = serde_json::to_value(spec()).unwrap();
+        for added in ["circuit_breaker_config", "rate_limit", "ordering_guarantee", "expires_at"] {
+            assert!(old.as_object_mut().unwrap().remove(added).is_some(), "{added}");
+        }
+        assert_eq!(serde_json::from_value::<WebhookSpec>(old).unwrap(), spec());
+    }
+
+    #[test]
+    fn only_the_active_and_the_paused_get_events() {
+        let disabled = WebhookState::Disabled("gone".into());
+        for (state, name, gets) in [
+            (WebhookState::Active, "active", true),
+            (WebhookState::Paused, "paused", true),
+            (disabled, "disabled", false),
+            (WebhookState::Deleted, "deleted", false),
+        ] {
+            assert_eq!((state.name(), state.gets_events()), (name, gets));
+            assert_eq!(state.cancels_because().is_none(), gets, "{name}");
+        }
     }
 
     proptest! {

@@ -1,11 +1,13 @@
 //! One try: build the request, sign it, send it through the guard, and take down what came back.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use redrive_core::{
     AttemptId, Time,
+    breaker::Call,
     outcome::{Answer, SendFailure},
+    pace::Pace,
     signature,
 };
 use redrive_egress::{Answered, Exchange, Failed, Outbound, Timings};
@@ -13,8 +15,9 @@ use redrive_egress::{Answered, Exchange, Failed, Outbound, Timings};
 use crate::{
     Inner,
     clock::{self, ticks},
-    dispatch::{Moves, Ready},
-    gate::Gate,
+    coordination::Report,
+    dispatch::Ready,
+    gate::{Gate, Pass},
     registry::Hook,
 };
 
@@ -50,42 +53,56 @@ impl Tried {
 }
 
 impl Inner {
-    /// Starts what dispatch lets go, and has the store asked for more if there is room.
-    pub(crate) fn carry_out(self: &Arc<Self>, moves: Moves) {
-        for ready in moves.start {
-            let inner = self.clone();
-            self.runtime.spawn(async move { inner.deliver(ready).await });
-        }
-        if moves.refill {
-            self.alarm.ring();
-        }
-    }
-
-    /// Takes one delivery through the gate and one attempt to its record.
-    async fn deliver(self: Arc<Self>, ready: Ready) {
-        match self.gate(&ready).await {
-            Ok(Gate::Go(hook)) => {
-                let tried = self.attempt(&ready, &hook).await;
-                self.record_attempt(ready, &hook, tried);
+    /// Takes one delivery through its last look and one attempt to its record.
+    pub(crate) async fn deliver(self: Arc<Self>, ready: Ready, pass: Pass) {
+        match self.gate(&ready, &pass.hook).await {
+            Ok(Gate::Go) => {
+                let tried = self.attempt(&ready, &pass.hook).await;
+                self.record_attempt(ready, pass, tried);
             }
-            Ok(Gate::Poison(hook)) => {
+            Ok(Gate::Poison) => {
                 let message = "the sending process died three times while sending this delivery";
                 let tried = self.failed_try(SendFailure::SenderDied, message);
-                self.record_attempt(ready, &hook, tried);
+                self.record_attempt(ready, pass, tried);
             }
             Ok(Gate::End(next)) => {
-                self.free_slot(&ready);
+                self.not_sent(&ready, &pass);
                 self.record_end(ready, next);
             }
             Ok(Gate::Lost) => {
-                self.free_slot(&ready);
+                self.not_sent(&ready, &pass);
                 self.lost(&ready);
             }
             Err(error) => {
                 tracing::warn!(delivery = %ready.id, %error, "the store cannot be asked; the delivery goes back");
-                self.free_slot(&ready);
+                self.not_sent(&ready, &pass);
                 self.give_back(ready);
             }
+        }
+    }
+
+    /// Frees what a delivery had taken that is not sent after all.
+    fn not_sent(self: &Arc<Self>, ready: &Ready, pass: &Pass) {
+        if pass.probe.is_some() {
+            let report = Report { call: Call::Ignored, probe: pass.probe, success: None, hold_until: None };
+            let changed = self.coordination.report(&pass.hook, report, self.clock.now());
+            self.circuit_changed(&pass.hook, &changed);
+        }
+        self.free_slot(ready);
+    }
+
+    /// Lets more or fewer retries go at once, by what is learnt here.
+    pub(crate) fn pace(self: &Arc<Self>, learn: impl FnOnce(&mut Pace, usize, Duration)) {
+        let retries = self.dispatch.retries();
+        let window = {
+            let mut pace = self.pace.lock();
+            let before = pace.window();
+            learn(&mut pace, retries, ticks());
+            Some(pace.window()).filter(|window| *window != before)
+        };
+        if let Some(window) = window {
+            let moves = self.dispatch.set_retry_window(window);
+            self.carry_out(moves);
         }
     }
 
@@ -94,10 +111,13 @@ impl Inner {
         self.carry_out(moves);
     }
 
-    async fn attempt(&self, ready: &Ready, hook: &Hook) -> Tried {
+    async fn attempt(self: &Arc<Self>, ready: &Ready, hook: &Hook) -> Tried {
         let executed_at = self.clock.now();
+        if let Some(began) = ready.began {
+            self.pace(|pace, retries, now| pace.fresh(now.saturating_sub(began), retries, now));
+        }
         self.metrics.dispatch_latency.observe(executed_at.since(ready.due).as_secs_f64());
-        let Some(target) = hook.target.clone() else {
+        let Some(target) = hook.target().cloned() else {
             return self.failed_try(SendFailure::Protocol, "the webhook's URL cannot be used");
         };
         let body = ready.format.render(&ready.event);
@@ -128,18 +148,17 @@ impl Inner {
     }
 
     fn headers(&self, ready: &Ready, hook: &Hook, at: Time, body: &[u8]) -> HeaderMap {
-        let webhook = &hook.webhook;
         let event_id = ready.event.id.to_string();
-        let secrets: Vec<_> = signature::live(&webhook.secrets, at).collect();
-        let signatures = signature::sign(webhook.spec.signature, &secrets, &event_id, at, body);
+        let secrets: Vec<_> = signature::live(&hook.secrets, at).collect();
+        let signatures = signature::sign(hook.signature, &secrets, &event_id, at, body);
         let key = ready.event.idempotency_key.as_deref().unwrap_or(&event_id);
-        let mut headers = HeaderMap::with_capacity(16 + hook.headers.len());
+        let mut headers = HeaderMap::with_capacity(16 + hook.headers.as_ref().map_or(0, |own| own.len()));
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let own = [
             (header::USER_AGENT, text(&self.settings.user_agent)),
             (WEBHOOK_TIMESTAMP, HeaderValue::from(at.secs())),
             (WEBHOOK_SIGNATURE, owned(signatures.webhook_signature)),
-            (X_WEBHOOK_ID, owned(webhook.id.to_string())),
+            (X_WEBHOOK_ID, owned(hook.id.to_string())),
             (X_WEBHOOK_EVENT, text(&ready.event.event_type)),
             (X_WEBHOOK_DELIVERY, owned(ready.id.to_string())),
             (X_WEBHOOK_ATTEMPT, HeaderValue::from(ready.attempt)),
@@ -149,7 +168,7 @@ impl Inner {
             (WEBHOOK_ID, owned(event_id)),
         ];
         headers.extend(own);
-        for (name, value) in &hook.headers {
+        for (name, value) in hook.headers.iter().flat_map(|own| own.iter()) {
             headers.insert(name.clone(), value.clone());
         }
         headers
@@ -165,7 +184,7 @@ fn owned(text: String) -> HeaderValue {
     HeaderValue::from_maybe_shared(bytes::Bytes::from(text)).unwrap_or(HeaderValue::from_static(""))
 }
 
-fn cut_off(began: std::time::Duration) -> Exchange {
+fn cut_off(began: Duration) -> Exchange {
     let failed = Failed {
         failure: SendFailure::Drained,
         message: "the request was cut off because the server was shutting down".into(),

@@ -2,13 +2,21 @@
 //!
 //! `publish` → `dispatch` → `gate` → `attempt` → `record` → `schedule` → `replay`
 //!
+//! Beside it: `coordination` is what the gate asks, `circuit` moves circuits, `expiry` ends what waited for too
+//! long, `health` counts, `waiting` says in words what a delivery waits for.
+//!
 //! The engine carries out what `redrive-core` decides and `redrive-store` remembers. Only `record` writes
 //! outcomes, only `queue` claims, only `clock` reads a clock or rolls dice.
 
 mod attempt;
+mod circuit;
 pub mod clock;
+mod coordination;
 mod dispatch;
+mod expiry;
 mod gate;
+mod health;
+mod ids;
 mod metrics;
 mod publish;
 mod queue;
@@ -18,22 +26,32 @@ mod replay;
 mod schedule;
 mod settings;
 mod supervisor;
+mod waiting;
 mod webhooks;
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+use redrive_core::pace::Pace;
 use redrive_egress::Client;
 use redrive_store::{Epoch, Store};
+use tokio::sync::Notify;
 
-pub use dispatch::{Load, Whereabouts};
+pub use circuit::Circuits;
+pub use coordination::CircuitAction;
+pub use dispatch::Load;
 pub use metrics::Metrics;
 pub use publish::{Draft, PublishError, Receipt};
 pub use registry::{Hook, Registry};
 pub use replay::{ReplayError, ReplayTo};
 pub use settings::Settings;
+pub use waiting::{GateView, Waiting};
 pub use webhooks::ChangeError;
 
-use crate::{clock::Clock, dispatch::Dispatch, record::Kept, schedule::Alarm};
+use crate::{
+    clock::Clock, coordination::Coordination, dispatch::Dispatch, health::Health, record::Kept,
+    schedule::Alarm,
+};
 
 /// The running data path. Cheap to clone; see [`Engine::start`], [`Engine::drain`] and [`Engine::stop`].
 #[derive(Clone)]
@@ -47,6 +65,15 @@ struct Inner {
     metrics: Metrics,
     registry: Registry,
     dispatch: Dispatch,
+    coordination: Box<dyn Coordination>,
+    /// How many retries go at once.
+    pace: Mutex<Pace>,
+    /// How webhooks do, as far as it is not stored yet.
+    health: Health,
+    /// Something at the gate may move sooner than was planned.
+    gate_alarm: Notify,
+    /// A webhook may expire sooner than was planned.
+    expiry_alarm: Notify,
     /// Outcomes that the store has not taken yet.
     kept: Kept,
     /// When the scheduler looks again.
@@ -80,14 +107,5 @@ impl Engine {
     /// How full this node is.
     pub fn load(&self) -> Load {
         self.0.dispatch.load()
-    }
-
-    /// Where a delivery is, if this node has it in memory.
-    pub fn whereabouts(
-        &self,
-        webhook: redrive_core::WebhookId,
-        delivery: redrive_core::DeliveryId,
-    ) -> Option<Whereabouts> {
-        self.0.dispatch.whereabouts(webhook, delivery)
     }
 }

@@ -12,7 +12,7 @@ use prometheus_client::{
     },
     registry::Registry,
 };
-use redrive_core::{DeliveryStatus, FailureCategory};
+use redrive_core::{DeliveryStatus, FailureCategory, breaker::CircuitState, gate::WaitingOn};
 use redrive_egress::Timings;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -30,6 +30,12 @@ const PHASES: [&str; 4] = ["dns", "connect", "tls", "ttfb"];
 
 fn seconds() -> Histogram {
     Histogram::new(exponential_buckets(0.001, 2.0, 16))
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TransitionLabels {
+    from_state: &'static str,
+    to_state: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -57,6 +63,8 @@ pub struct Metrics {
     pub(crate) dead: Counter,
     /// Outcomes refused because the lease was lost.
     pub(crate) fenced: Counter,
+    transitions: Family<TransitionLabels, Counter>,
+    rate_limit_hits: Counter,
     /// Whether the store took the last write.
     pub(crate) store_up: Gauge<i64, std::sync::atomic::AtomicI64>,
 }
@@ -94,6 +102,8 @@ impl Metrics {
             duplicates: Counter::default(),
             dead: Counter::default(),
             fenced: Counter::default(),
+            transitions: Family::default(),
+            rate_limit_hits: Counter::default(),
             store_up: Gauge::default(),
         };
         metrics.store_up.set(1);
@@ -134,6 +144,16 @@ impl Metrics {
             "Outcomes refused because the lease was lost",
             self.fenced.clone(),
         );
+        registry.register(
+            "webhook_circuit_breaker_transitions",
+            "Moves of circuits from one state to another",
+            self.transitions.clone(),
+        );
+        registry.register(
+            "webhook_rate_limit_hits",
+            "Deliveries that had to wait for a token or for the endpoint's Retry-After",
+            self.rate_limit_hits.clone(),
+        );
         registry.register("webhook_store_up", "1 while the store takes writes", self.store_up.clone());
     }
 
@@ -165,6 +185,25 @@ impl Metrics {
                     .observe(f64::from(number));
             }
         }
+    }
+
+    /// Counts a delivery that the gate held back.
+    pub(crate) fn held_back(&self, why: WaitingOn) {
+        if why == WaitingOn::RateLimit {
+            self.rate_limit_hits.inc();
+        }
+    }
+
+    /// Counts a move of a circuit.
+    pub(crate) fn circuit_moved(&self, from: CircuitState, to: CircuitState) {
+        let label = TransitionLabels { from_state: from.name(), to_state: to.name() };
+        self.transitions.get_or_create(&label).inc();
+    }
+
+    /// Counts a delivery that was given up on while something held it back.
+    pub(crate) fn expired(&self) {
+        self.dead.inc();
+        self.ended_unsent(DeliveryStatus::Dead);
     }
 
     /// Counts a delivery that ended without a request.

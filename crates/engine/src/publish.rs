@@ -3,11 +3,16 @@
 //! The handover to dispatch happens when the commit is known, whether or not the
 //! publisher still waits for its answer: a lease that was committed always reaches its lane.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use redrive_core::{
-    DeliveryId, EventId, TenantId, Time, WebhookId, event::Event, event_type, invalid::Invalid,
+    DeliveryId, EventId, TenantId, Time, WebhookId,
+    event::Event,
+    event_type,
+    invalid::Invalid,
+    lane::{Lane, Priority},
+    webhook::WebhookState,
 };
 use redrive_store::{Birth, KeyClaim, NewDelivery, NewEvent, Published, StoreError};
 use tokio::sync::oneshot;
@@ -38,6 +43,8 @@ pub struct Draft {
     pub subject: Option<Box<str>>,
     /// The publisher's notes, a JSON object.
     pub metadata: Option<Bytes>,
+    /// How urgent it is.
+    pub priority: Priority,
     /// Send it to this webhook alone, whatever it subscribes to.
     pub only: Option<WebhookId>,
 }
@@ -93,7 +100,8 @@ impl Engine {
             let subject = event.subject.as_deref();
             let fan_out =
                 inner.registry.fan_out(store, &event.tenant, &event.event_type, subject, only).await?;
-            let Some(fan_out) = fan_out else { return Err(PublishError::NoTenant) };
+            let Some(mut fan_out) = fan_out else { return Err(PublishError::NoTenant) };
+            fan_out.hooks.retain(|hook| !hook.has_expired(event.timestamp));
             let deliveries = fan_out.hooks.len();
             match inner.commit(&event, fan_out).await? {
                 Published::ConfigChanged => inner.registry.refresh(store, &event.tenant).await?,
@@ -130,6 +138,7 @@ impl Engine {
 struct Planned {
     id: DeliveryId,
     hook: Arc<Hook>,
+    lane: Lane,
     birth: Birth,
 }
 
@@ -145,6 +154,7 @@ impl Inner {
             idempotency_key: draft.idempotency_key,
             source: draft.source,
             subject: draft.subject,
+            priority: draft.priority,
             metadata: draft.metadata,
         };
         (event, draft.only)
@@ -152,6 +162,7 @@ impl Inner {
 
     /// Commits an event with one fan-out and hands over what is born leased.
     async fn commit(self: &Arc<Self>, event: &Arc<Event>, fan_out: FanOut) -> Result<Published, StoreError> {
+        let began = clock::ticks();
         let planned = self.plan(event, fan_out.hooks);
         let new = NewEvent {
             event: event.clone(),
@@ -165,8 +176,9 @@ impl Inner {
                 .iter()
                 .map(|planned| NewDelivery {
                     id: planned.id,
-                    webhook: planned.hook.webhook.id,
-                    format: planned.hook.webhook.spec.payload_format,
+                    webhook: planned.hook.id,
+                    format: planned.hook.payload_format,
+                    lane: planned.lane.clone(),
                     birth: planned.birth,
                 })
                 .collect(),
@@ -174,7 +186,7 @@ impl Inner {
         let (answer, answered) = oneshot::channel();
         let (inner, event) = (self.clone(), event.clone());
         let done = Box::new(move |result: Result<Published, StoreError>| {
-            inner.committed(&event, planned, &result);
+            inner.committed(&event, planned, began, &result);
             // The publisher may have gone away; its event is published all the same.
             let _ = answer.send(result);
         });
@@ -186,16 +198,18 @@ impl Inner {
     fn plan(&self, event: &Event, hooks: Vec<Arc<Hook>>) -> Vec<Planned> {
         let weight = event.weight();
         let plan = |hook: Arc<Hook>| {
+            let ordering = hook.ordering;
+            let lane = Lane::at_birth(ordering, &event.event_type, event.priority, false);
             let wait = hook.policy.first_delay();
             let birth = if !wait.is_zero() {
                 Birth::Waiting(event.timestamp + wait)
-            } else if self.dispatch.reserve(hook.webhook.id, weight) {
+            } else if may_go(&hook, &lane) && self.dispatch.reserve(hook.whom(), &lane, weight) {
                 Birth::Leased
             } else {
                 Birth::Waiting(event.timestamp)
             };
             // A delivery's id takes its event's time: they are kept and forgotten together.
-            Planned { id: DeliveryId::new(event.timestamp, &clock::randomness()), hook, birth }
+            Planned { id: DeliveryId::new(event.timestamp, &clock::randomness()), hook, lane, birth }
         };
         hooks.into_iter().map(plan).collect()
     }
@@ -204,14 +218,15 @@ impl Inner {
         self: &Arc<Self>,
         event: &Arc<Event>,
         planned: Vec<Planned>,
+        began: Duration,
         result: &Result<Published, StoreError>,
     ) {
         match result {
-            Ok(Published::New { .. }) => self.hand_over(event, planned),
+            Ok(Published::New { .. }) => self.hand_over(event, planned, began),
             _ => {
                 let weight = event.weight();
                 for planned in planned.iter().filter(|planned| planned.birth == Birth::Leased) {
-                    self.dispatch.unreserve(planned.hook.webhook.id, 1, weight);
+                    self.dispatch.unreserve(planned.hook.id, &planned.lane, 1, weight);
                 }
             }
         }
@@ -220,27 +235,37 @@ impl Inner {
         }
     }
 
-    fn hand_over(self: &Arc<Self>, event: &Arc<Event>, planned: Vec<Planned>) {
+    fn hand_over(self: &Arc<Self>, event: &Arc<Event>, planned: Vec<Planned>, began: Duration) {
         for planned in &planned {
             if let Birth::Waiting(due) = planned.birth {
                 self.alarm.ring_at(due);
+                if due <= event.timestamp && may_go(&planned.hook, &planned.lane) {
+                    let moves = self.dispatch.fell_behind(planned.hook.id, &planned.lane);
+                    self.carry_out(moves);
+                }
             }
         }
-        let leased = planned.into_iter().filter(|planned| planned.birth == Birth::Leased).map(|planned| {
-            let ready = Ready {
+        let leased =
+            planned.into_iter().filter(|planned| planned.birth == Birth::Leased).map(|planned| Ready {
                 id: planned.id,
-                webhook: planned.hook.webhook.id,
+                webhook: planned.hook.id,
+                lane: planned.lane,
                 event: event.clone(),
-                format: planned.hook.webhook.spec.payload_format,
+                format: planned.hook.payload_format,
                 attempt: 1,
                 created_at: event.timestamp,
                 due: event.timestamp,
                 rescues: 0,
                 deaths: 0,
-            };
-            (ready, planned.hook.max_in_flight)
-        });
+                began: Some(began),
+            });
         let moves = self.dispatch.admit(leased);
         self.carry_out(moves);
     }
+}
+
+/// Whether a delivery may be sent as it is born, as far as its webhook and its lane go. An order is sent from
+/// the store alone, where the sequence is.
+fn may_go(hook: &Hook, lane: &Lane) -> bool {
+    hook.state == WebhookState::Active && hook.tenant.is_served() && !lane.is_ordered()
 }

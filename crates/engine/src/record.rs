@@ -5,25 +5,34 @@ use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use redrive_core::{
-    DeliveryStatus, FailureCategory,
+    DeliveryId, DeliveryStatus, FailureCategory, Time,
+    breaker::Call,
     decide::{Decided, Decision, Situation, decide},
-    outcome::{Verdict, classify},
+    lane::Lane,
+    outcome::{SendFailure, Verdict, classify},
     webhook::WebhookState,
 };
 use redrive_egress::Timings;
-use redrive_store::{Attempt, AttemptStatus, Disable, Next, Outcome, PhaseTimings, Recorded, StoreError};
+use redrive_store::{
+    Attempt, AttemptStatus, Disable, Effects, Next, Outcome, PhaseTimings, Recorded, StoreError,
+};
 use tokio::sync::Notify;
 
 use crate::{
     Inner,
     attempt::{Tried, header_lines},
     clock,
+    coordination::{Changed, Report},
     dispatch::Ready,
+    gate::Pass,
     registry::Hook,
 };
 
 /// How long to wait before outcomes are offered to a failed store again.
-const OFFER_AGAIN: Duration = Duration::from_millis(200);
+pub(crate) const OFFER_AGAIN: Duration = Duration::from_millis(200);
+
+/// Deliveries handed back in one transaction.
+pub(crate) const HAND_BACK: usize = 1_000;
 
 /// Why a webhook is disabled whose endpoint is gone.
 const GONE: &str = "the endpoint answered 410 Gone";
@@ -44,17 +53,29 @@ pub(crate) struct Kept {
 
 impl Inner {
     /// Decides what an attempt means and records it.
-    pub(crate) fn record_attempt(self: &Arc<Self>, ready: Ready, hook: &Arc<Hook>, tried: Tried) {
+    pub(crate) fn record_attempt(self: &Arc<Self>, ready: Ready, pass: Pass, tried: Tried) {
         let now = self.clock.now();
+        let hook = &pass.hook;
         let verdict = classify(&tried.answer(), &hook.policy, now);
         let cancel = self.dispatch.cancel_reason(ready.id).or_else(|| self.webhook_over(&ready));
         let decided = self.decide(&ready, hook, &verdict, cancel.is_some());
-        if decided.disable_webhook {
-            // Before the slot is free: what is queued behind must not be sent while this is being stored.
-            self.registry.presume_disabled(hook, GONE);
+        let changed = self.report(&pass, &tried, &verdict, &decided, cancel.is_some());
+        let disable = self.disable(&decided, &changed, category(&verdict).is_some(), now);
+        // Before the slot is free: what is queued behind must not be sent while this is being stored.
+        if let Some(reason) = &disable {
+            self.registry.presume_disabled(hook, reason);
+        }
+        self.circuit_changed(hook, &changed);
+        if let Some(until) = decided.hold_until {
+            self.park(hook, Some(until));
         }
         self.free_slot(&ready);
-        let attempt = self.describe(&ready, hook, tried, &verdict, &decided);
+        let effects = Effects {
+            circuit: changed.circuit.map(|moved| Box::new(moved.saved)),
+            hold_until: decided.hold_until,
+            failing: changed.failing,
+        };
+        let attempt = self.describe(&ready, &pass, tried, &verdict, &decided);
         let outcome = Outcome {
             epoch: self.epoch,
             delivery: ready.id,
@@ -63,12 +84,45 @@ impl Inner {
             next: next(&decided.decision, cancel.clone()),
             attempt: Some(attempt),
             knows_cancel: cancel.is_some(),
-            disable: decided
-                .disable_webhook
-                .then(|| Disable { reason: GONE.to_owned(), url: hook.webhook.spec.url.clone() }),
+            disable: disable.map(|reason| Disable { reason, url: hook.url.to_string() }),
+            effects,
             at: now,
         };
-        self.offer(Pending { outcome: Arc::new(outcome), ready, verdict: Some((verdict, hook.clone())) });
+        self.offer(Pending { outcome: Arc::new(outcome), ready, verdict: Some((verdict, pass.hook)) });
+    }
+
+    /// Tells the circuit and the statistics how it went.
+    fn report(
+        &self,
+        pass: &Pass,
+        tried: &Tried,
+        verdict: &Verdict,
+        decided: &Decided,
+        cancelled: bool,
+    ) -> Changed {
+        let now = self.clock.now();
+        let category = category(verdict);
+        self.health.add(pass.hook.id, tried.exchange.timings.total, category, now);
+        // What we cut off ourselves, or was called off, tells nothing about the endpoint.
+        let ours = matches!(&tried.exchange.result, Err(failed) if failed.failure == SendFailure::Drained);
+        let tells_nothing = category.is_some() && (cancelled || ours);
+        let report = Report {
+            call: if tells_nothing { Call::Ignored } else { Call::of(category) },
+            probe: pass.probe,
+            success: (!tells_nothing).then_some(category.is_none()),
+            hold_until: decided.hold_until,
+        };
+        self.coordination.report(&pass.hook, report, now)
+    }
+
+    /// Why the webhook is to be disabled, if it is.
+    fn disable(&self, decided: &Decided, changed: &Changed, failed: bool, now: Time) -> Option<String> {
+        if decided.disable_webhook {
+            return Some(GONE.to_owned());
+        }
+        let (after, since) = (self.settings.disable_after?, changed.failing_since?);
+        let days = after.as_secs_f64() / 86_400.0;
+        (failed && now.since(since) >= after).then(|| format!("no delivery succeeded for {days} days"))
     }
 
     /// Records the end of a delivery that was not sent.
@@ -82,6 +136,7 @@ impl Inner {
             next,
             knows_cancel: true,
             disable: None,
+            effects: Effects::default(),
             at: self.clock.now(),
         };
         self.offer(Pending { outcome: Arc::new(outcome), ready, verdict: None });
@@ -91,26 +146,47 @@ impl Inner {
     pub(crate) fn lost(self: &Arc<Self>, ready: &Ready) {
         tracing::warn!(delivery = %ready.id, "the lease was lost; another node has the delivery");
         self.metrics.fenced.inc();
-        self.settle(ready);
+        self.settle(ready, false);
     }
 
     /// Puts a delivery back into the store without an outcome, however long that takes.
     pub(crate) fn give_back(self: &Arc<Self>, ready: Ready) {
         let inner = self.clone();
         self.runtime.spawn(async move {
-            while inner.store.release(inner.epoch, inner.clock.now(), vec![ready.id]).await.is_err() {
-                tokio::time::sleep(OFFER_AGAIN).await;
-            }
-            inner.settle(&ready);
+            inner.release(vec![(ready.id, ready.due)]).await;
+            inner.settle(&ready, true);
             inner.alarm.ring();
         });
+    }
+
+    /// Puts queued deliveries back into the store; their room is taken until they are there.
+    pub(crate) fn hand_back(self: &Arc<Self>, deliveries: Vec<Ready>) {
+        let inner = self.clone();
+        self.runtime.spawn(async move {
+            for part in deliveries.chunks(HAND_BACK) {
+                inner.release(part.iter().map(|ready| (ready.id, ready.due)).collect()).await;
+                for ready in part {
+                    inner.dispatch.unreserve(ready.webhook, &ready.lane, 1, ready.event.weight());
+                }
+            }
+            inner.alarm.ring();
+        });
+    }
+
+    async fn release(&self, deliveries: Vec<(DeliveryId, Time)>) {
+        while self.store.release(self.epoch, self.clock.now(), deliveries.clone()).await.is_err() {
+            if self.stop.is_cancelled() {
+                return;
+            }
+            tokio::time::sleep(OFFER_AGAIN).await;
+        }
     }
 
     /// Why nothing more is sent to this webhook, if so. It was known at the gate: if it no longer is, it was
     /// deleted meanwhile.
     fn webhook_over(&self, ready: &Ready) -> Option<String> {
         match self.registry.hook(ready.webhook) {
-            Some(hook) => hook.webhook.state.cancels_because().map(str::to_owned),
+            Some(hook) => hook.state.cancels_because().map(str::to_owned),
             None => WebhookState::Deleted.cancels_because().map(str::to_owned),
         }
     }
@@ -128,7 +204,7 @@ impl Inner {
     fn describe(
         &self,
         ready: &Ready,
-        hook: &Hook,
+        pass: &Pass,
         tried: Tried,
         verdict: &Verdict,
         decided: &Decided,
@@ -143,7 +219,7 @@ impl Inner {
             failure_category,
             http_status_code: None,
             error_message: None,
-            custom_headers: custom_headers(hook),
+            custom_headers: custom_headers(&pass.hook),
             response_headers: None,
             response_body_sample: None,
             timings,
@@ -153,6 +229,7 @@ impl Inner {
                 Decision::Retry { at } => Some(at),
                 _ => None,
             },
+            circuit: pass.circuit,
             worker: self.worker.clone(),
         };
         match tried.exchange.result {
@@ -215,14 +292,19 @@ impl Inner {
             None => self.metrics.ended_unsent(status),
         }
         if disabled {
-            self.webhook_disabled(pending.ready.webhook, outcome.tenant.clone());
+            let reason = outcome.disable.as_ref().map_or(GONE, |disable| &disable.reason);
+            self.webhook_disabled(pending.ready.webhook, outcome.tenant.clone(), reason);
         }
-        self.settle(&pending.ready);
+        self.settle(&pending.ready, status == DeliveryStatus::Pending);
     }
 
-    fn settle(self: &Arc<Self>, ready: &Ready) {
-        let moves = self.dispatch.settled(ready.webhook, ready.id, ready.event.weight());
+    /// The delivery is out of our hands. If it still waits, so does what comes after it in its order.
+    fn settle(self: &Arc<Self>, ready: &Ready, still_waits: bool) {
+        let moves = self.dispatch.settled(ready, still_waits);
         self.carry_out(moves);
+        if matches!(ready.lane, Lane::Free { retry: true, .. }) {
+            self.pace(|pace, retries, now| pace.retried(retries, now));
+        }
     }
 
     /// The delivery was called off between the decision and its record.
@@ -253,7 +335,7 @@ impl Inner {
             // Its lease stays in the store: the next start finds and sends it again.
             _ => {
                 tracing::error!(delivery = %ready.id, why, "an outcome cannot be recorded");
-                self.settle(&ready);
+                self.settle(&ready, true);
             }
         }
     }
@@ -329,9 +411,7 @@ fn phases(timings: &Timings) -> PhaseTimings {
 
 /// The names of the webhook's own headers. Values may be credentials: they are not kept.
 fn custom_headers(hook: &Hook) -> Option<bytes::Bytes> {
-    if hook.headers.is_empty() {
-        return None;
-    }
-    let lines: String = hook.headers.keys().map(|name| format!("{name}: [redacted]\n")).collect();
+    let headers = hook.headers.as_ref()?;
+    let lines: String = headers.keys().map(|name| format!("{name}: [redacted]\n")).collect();
     Some(lines.into())
 }

@@ -3,55 +3,190 @@
 //! It may be behind the store. That is harmless: every publish names the version it fanned out by, and the
 //! store refuses a stale one, upon which the changes are read and the fan-out is made again.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use parking_lot::RwLock;
 use redrive_core::{
-    TenantId, WebhookId,
+    TenantId, Time, WebhookId,
+    breaker::{BreakerConfig, BreakerPolicy},
+    event::PayloadFormat,
+    event_type::Pattern,
     invalid::Invalid,
-    retry::RetryPolicy,
-    subscription::Subscriptions,
+    lane::Ordering,
+    limiter::RateLimit,
+    retry::{RetryConfig, RetryPolicy},
+    signature::{LiveSecret, SignatureConfig},
+    subscription::{Interest, Subscriptions},
+    tenant::TenantRules,
     webhook::{Webhook, WebhookState},
 };
 use redrive_egress::Target;
-use redrive_store::{ConfigChanges, Store, StoreError};
+use redrive_store::{Store, StoreError};
 
-use crate::settings::Settings;
+use crate::{dispatch::Whom, ids::ById, settings::Settings};
 
-/// A webhook made ready for sending.
-#[derive(Debug)]
+/// A webhook made ready for sending, and nothing beside: there may be very many.
+#[derive(Clone, Debug)]
 pub struct Hook {
-    /// The webhook.
-    pub webhook: Webhook,
-    /// Its retry policy with the server's defaults filled in.
-    pub policy: RetryPolicy,
-    /// Where to send; none when the URL cannot be used at all.
-    pub target: Option<Target>,
-    /// The headers that are the same for every request.
-    pub headers: HeaderMap,
+    /// Its id.
+    pub id: WebhookId,
+    /// Whose it is, and what holds for all that is theirs.
+    pub tenant: Arc<Tenancy>,
+    /// Whether it gets events.
+    pub state: WebhookState,
+    /// Where events are sent, as its owner wrote it.
+    pub url: Box<str>,
+    /// What the request body looks like.
+    pub payload_format: PayloadFormat,
+    /// How requests are signed.
+    pub signature: SignatureConfig,
+    /// The secrets that sign, newest first.
+    pub secrets: Box<[LiveSecret]>,
+    /// Which of its deliveries wait for one another.
+    pub ordering: Ordering,
+    /// Its retry policy with the server's defaults filled in. Shared with all that have the defaults.
+    pub policy: Arc<RetryPolicy>,
+    /// Its circuit breaker with the server's defaults filled in. Shared in the same way.
+    pub breaker: Arc<BreakerPolicy>,
     /// Requests at once.
     pub max_in_flight: u32,
+    /// The headers that are the same for every request.
+    pub headers: Option<Box<HeaderMap>>,
+    events: Box<[Pattern]>,
+    subjects: Box<[String]>,
+    expires_at: Option<Time>,
+    rate_limit: Option<RateLimit>,
+    /// Where to send, made ready when it is first needed; none when the URL cannot be used at all.
+    target: OnceLock<Option<Box<Target>>>,
     /// The tenant's version that this was read at: a newer one replaces it, an older one does not.
     version: i64,
 }
 
 impl Hook {
-    fn new(webhook: Webhook, version: i64, settings: &Settings) -> Self {
-        let spec = &webhook.spec;
-        // Both were checked when the webhook was saved; defaults that changed since must not stop it.
-        let policy = spec.retry_config.resolve(&settings.retry).unwrap_or_else(|_| settings.retry.clone());
-        let headers = spec.headers.iter().filter_map(|(name, value)| {
-            Some((HeaderName::try_from(name).ok()?, HeaderValue::try_from(value).ok()?))
-        });
+    fn new(webhook: Webhook, version: i64, tenant: Arc<Tenancy>, defaults: &Defaults) -> Self {
+        let spec = webhook.spec;
+        // All was checked when the webhook was saved; defaults that changed since must not stop it.
+        let policy = match spec.retry_config == RetryConfig::default() {
+            true => defaults.retry.clone(),
+            false => spec.retry_config.resolve(&defaults.retry).map_or(defaults.retry.clone(), Arc::new),
+        };
+        let own = &spec.circuit_breaker_config;
+        let breaker = match *own == BreakerConfig::default() {
+            true => defaults.breaker.clone(),
+            false => own.resolve(&defaults.breaker).map_or(defaults.breaker.clone(), Arc::new),
+        };
+        let headers: HeaderMap = spec
+            .headers
+            .iter()
+            .filter_map(|(name, value)| {
+                Some((HeaderName::try_from(name).ok()?, HeaderValue::try_from(value).ok()?))
+            })
+            .collect();
         Self {
+            id: webhook.id,
+            tenant,
+            state: webhook.state,
+            url: spec.url.into(),
+            payload_format: spec.payload_format,
+            signature: spec.signature,
+            secrets: webhook.secrets.into(),
+            ordering: spec.ordering_guarantee,
             policy,
-            target: Target::parse(&spec.url).ok(),
-            headers: headers.collect(),
-            max_in_flight: spec.max_in_flight.unwrap_or(settings.webhook_max_in_flight),
+            breaker,
+            max_in_flight: spec.max_in_flight.unwrap_or(defaults.settings.webhook_max_in_flight),
+            headers: (!headers.is_empty()).then(|| Box::new(headers)),
+            events: spec.events.into(),
+            subjects: spec.subjects.into(),
+            expires_at: spec.expires_at,
+            rate_limit: spec.rate_limit.or(defaults.settings.webhook_rate_limit),
+            target: OnceLock::new(),
             version,
-            webhook,
         }
+    }
+
+    fn interest(&self) -> Interest<'_> {
+        Interest { events: &self.events, subjects: &self.subjects }
+    }
+
+    /// Where to send; none when the URL cannot be used at all.
+    pub(crate) fn target(&self) -> Option<&Target> {
+        self.target.get_or_init(|| Target::parse(&self.url).ok().map(Box::new)).as_deref()
+    }
+
+    /// How fast it is sent to.
+    pub fn rate_limit(&self) -> Option<RateLimit> {
+        self.rate_limit
+    }
+
+    /// Whether its time is over.
+    pub fn has_expired(&self, now: Time) -> bool {
+        self.expires_at.is_some_and(|at| at <= now)
+    }
+
+    pub(crate) fn whom(&self) -> Whom<'_> {
+        Whom {
+            webhook: self.id,
+            tenant: &self.tenant.id,
+            max_in_flight: self.max_in_flight as usize,
+            tenant_max_in_flight: self.tenant.max_in_flight(),
+        }
+    }
+}
+
+/// What holds for everything of one tenant, as it is now.
+#[derive(Debug)]
+pub struct Tenancy {
+    /// The tenant.
+    pub id: TenantId,
+    rules: RwLock<TenantRules>,
+    served: AtomicBool,
+    default_rate: Option<RateLimit>,
+    default_max_in_flight: usize,
+}
+
+impl Tenancy {
+    fn new(id: TenantId, settings: &Settings) -> Self {
+        let tenancy = Self {
+            id,
+            rules: RwLock::default(),
+            served: AtomicBool::default(),
+            default_rate: settings.tenant_rate_limit,
+            default_max_in_flight: settings.tenant_max_in_flight.unwrap_or(usize::MAX),
+        };
+        tenancy.set(TenantRules::default(), settings);
+        tenancy
+    }
+
+    fn set(&self, rules: TenantRules, settings: &Settings) {
+        self.served.store(settings.pools.iter().any(|pool| pool == rules.pool()), Relaxed);
+        *self.rules.write() = rules;
+    }
+
+    /// How fast is sent for it.
+    pub(crate) fn rate_limit(&self) -> Option<RateLimit> {
+        self.rules.read().rate_limit.or(self.default_rate)
+    }
+
+    /// Requests at once.
+    pub(crate) fn max_in_flight(&self) -> usize {
+        self.rules.read().max_in_flight.map_or(self.default_max_in_flight, |most| most as usize)
+    }
+
+    /// Whether this node sends for it.
+    pub(crate) fn is_served(&self) -> bool {
+        self.served.load(Relaxed)
+    }
+
+    /// The pool that sends for it.
+    pub(crate) fn pool(&self) -> String {
+        self.rules.read().pool().to_owned()
     }
 }
 
@@ -59,20 +194,20 @@ impl Hook {
 #[derive(Debug, Default)]
 struct Config {
     version: i64,
-    hooks: HashMap<WebhookId, Arc<Hook>>,
+    hooks: ById<WebhookId, Arc<Hook>>,
     subscriptions: Subscriptions,
 }
 
 impl Config {
     fn put(&mut self, hook: Arc<Hook>) {
-        let id = hook.webhook.id;
+        let id = hook.id;
         if let Some(old) = self.hooks.remove(&id) {
-            self.subscriptions.remove(id, old.webhook.spec.interest());
+            self.subscriptions.remove(id, old.interest());
         }
-        if hook.webhook.state == WebhookState::Active {
-            self.subscriptions.add(id, hook.webhook.spec.interest());
+        if hook.state.gets_events() {
+            self.subscriptions.add(id, hook.interest());
         }
-        if hook.webhook.state != WebhookState::Deleted {
+        if hook.state != WebhookState::Deleted {
             self.hooks.insert(id, hook);
         }
     }
@@ -104,18 +239,54 @@ impl Known {
 /// All tenants' webhooks, as far as they have been needed.
 pub struct Registry {
     tenants: RwLock<HashMap<TenantId, Arc<RwLock<Config>>>>,
-    by_id: RwLock<HashMap<WebhookId, Known>>,
+    by_id: RwLock<ById<WebhookId, Known>>,
+    tenancies: RwLock<HashMap<TenantId, Arc<Tenancy>>>,
+    defaults: Defaults,
+}
+
+/// What holds for webhooks that do not say otherwise.
+struct Defaults {
+    retry: Arc<RetryPolicy>,
+    breaker: Arc<BreakerPolicy>,
     settings: Settings,
 }
 
 impl Registry {
     pub(crate) fn new(settings: Settings) -> Self {
-        Self { tenants: RwLock::default(), by_id: RwLock::default(), settings }
+        let defaults = Defaults {
+            retry: Arc::new(settings.retry.clone()),
+            breaker: Arc::new(settings.breaker),
+            settings,
+        };
+        Self { tenants: RwLock::default(), by_id: RwLock::default(), tenancies: RwLock::default(), defaults }
     }
 
-    /// Checks a retry configuration against this server's defaults.
-    pub fn check_retry(&self, webhook: &Webhook) -> Result<RetryPolicy, Invalid> {
-        webhook.spec.retry_config.resolve(&self.settings.retry)
+    /// Checks what a webhook says about retries and its circuit against this server's defaults.
+    pub fn check(&self, webhook: &Webhook) -> Result<(), Invalid> {
+        webhook.spec.retry_config.resolve(&self.defaults.retry)?;
+        webhook.spec.circuit_breaker_config.resolve(&self.defaults.breaker)?;
+        Ok(())
+    }
+
+    fn tenancy(&self, tenant: &TenantId) -> Arc<Tenancy> {
+        if let Some(known) = self.tenancies.read().get(tenant) {
+            return known.clone();
+        }
+        let mut tenancies = self.tenancies.write();
+        tenancies
+            .entry(tenant.clone())
+            .or_insert_with(|| Arc::new(Tenancy::new(tenant.clone(), &self.defaults.settings)))
+            .clone()
+    }
+
+    /// How many webhooks are known here.
+    pub fn len(&self) -> usize {
+        self.by_id.read().len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.by_id.read().is_empty()
     }
 
     /// Whether a tenant is known to exist.
@@ -140,8 +311,12 @@ impl Registry {
         if let Some(hook) = self.hook(id) {
             return Ok(Some(hook));
         }
-        let found = store.webhooks_by_id(vec![id]).await?;
-        Ok(found.into_iter().next().map(|webhook| self.remember(webhook, 0)))
+        let Some(webhook) = store.webhooks_by_id(vec![id]).await?.into_iter().next() else { return Ok(None) };
+        if !self.knows(&webhook.tenant) {
+            // What holds for the tenant holds for this webhook.
+            self.refresh(store, &webhook.tenant).await?;
+        }
+        Ok(Some(self.hook(id).unwrap_or_else(|| self.remember(webhook, 0))))
     }
 
     /// Who wants this event; `only` names one webhook whatever it subscribes to. None: no such tenant.
@@ -175,22 +350,21 @@ impl Registry {
     pub(crate) async fn refresh(&self, store: &dyn Store, tenant: &TenantId) -> Result<bool, StoreError> {
         let known = self.tenants.read().get(tenant).map_or(0, |config| config.read().version);
         let Some(changes) = store.config_changes(tenant.clone(), known).await? else { return Ok(false) };
-        self.apply(tenant, known, changes);
+        self.tenancy(tenant).set(changes.rules, &self.defaults.settings);
+        self.apply(tenant, known, changes.version, changes.webhooks);
         Ok(true)
     }
 
     /// Takes in a webhook that this node has just stored as the tenant's `version`.
     pub(crate) fn changed(&self, webhook: Webhook, version: i64) {
         let tenant = webhook.tenant.clone();
-        self.apply(&tenant, version - 1, ConfigChanges { version, webhooks: vec![webhook] });
+        self.apply(&tenant, version - 1, version, vec![webhook]);
     }
 
     /// Applies changes made after `since`; those that do not connect to what is known are left to the next
     /// refresh.
-    fn apply(&self, tenant: &TenantId, since: i64, changes: ConfigChanges) {
-        let version = changes.version;
-        let hooks: Vec<_> =
-            changes.webhooks.into_iter().map(|webhook| self.remember(webhook, version)).collect();
+    fn apply(&self, tenant: &TenantId, since: i64, version: i64, webhooks: Vec<Webhook>) {
+        let hooks: Vec<_> = webhooks.into_iter().map(|webhook| self.remember(webhook, version)).collect();
         let config = self.tenants.read().get(tenant).cloned();
         let config = match config {
             Some(config) => config,
@@ -198,34 +372,37 @@ impl Registry {
             None => return,
         };
         let mut config = config.write();
-        if config.version > changes.version || config.version < since {
+        if config.version > version || config.version < since {
             return;
         }
         for hook in hooks {
             config.put(hook);
         }
-        config.version = changes.version;
+        config.version = version;
     }
 
     /// Treats a webhook as disabled from now on, ahead of the store being told. What the store says next
     /// replaces it.
     pub(crate) fn presume_disabled(&self, hook: &Hook, reason: &str) {
-        let mut webhook = hook.webhook.clone();
-        webhook.state = WebhookState::Disabled(reason.to_owned());
-        self.remember(webhook, hook.version);
+        let state = WebhookState::Disabled(reason.to_owned());
+        self.keep(&Arc::new(Hook { state, ..hook.clone() }));
     }
 
     fn remember(&self, webhook: Webhook, version: i64) -> Arc<Hook> {
-        let hook = Arc::new(Hook::new(webhook, version, &self.settings));
-        let id = hook.webhook.id;
+        let tenancy = self.tenancy(&webhook.tenant);
+        let hook = Arc::new(Hook::new(webhook, version, tenancy, &self.defaults));
+        self.keep(&hook);
+        hook
+    }
+
+    fn keep(&self, hook: &Arc<Hook>) {
         let mut by_id = self.by_id.write();
-        if by_id.get(&id).is_none_or(|known| known.version() <= version) {
-            let known = match hook.webhook.state {
-                WebhookState::Deleted => Known::Gone(version),
+        if by_id.get(&hook.id).is_none_or(|known| known.version() <= hook.version) {
+            let known = match hook.state {
+                WebhookState::Deleted => Known::Gone(hook.version),
                 _ => Known::There(hook.clone()),
             };
-            by_id.insert(id, known);
+            by_id.insert(hook.id, known);
         }
-        hook
     }
 }

@@ -1,11 +1,14 @@
 //! Delivering again, or no more, because a person said so.
 
-use redrive_core::{DeliveryId, EventId, TenantId, WebhookId};
+use redrive_core::{
+    DeliveryId, EventId, TenantId, WebhookId,
+    lane::{Lane, Priority},
+};
 use redrive_store::{
-    Cancelled, DeliveryFilter, NewRound, Next, PageRequest, Redriven, Replayed, StoreError, Versioned,
+    Again, Cancelled, DeliveryFilter, NewRound, Next, PageRequest, Redriven, Replayed, StoreError, Versioned,
 };
 
-use crate::{Engine, clock};
+use crate::{Engine, clock, registry::Hook};
 
 /// Which webhooks a replay goes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,10 +44,23 @@ const MOST: u32 = 10_000;
 
 impl Engine {
     /// Makes a pending delivery due now, or an ended one a new round.
-    pub async fn retry(&self, tenant: TenantId, delivery: DeliveryId) -> Result<Redriven, StoreError> {
-        // Ids take their event's time, and so does the old one's.
-        let new_round = DeliveryId::new(delivery.time(), &clock::randomness());
-        let redriven = self.0.store.retry(tenant, delivery, new_round, self.0.clock.now()).await?;
+    pub async fn retry(
+        &self,
+        tenant: TenantId,
+        delivery: DeliveryId,
+        priority: Option<Priority>,
+    ) -> Result<Redriven, StoreError> {
+        let Some(old) = self.0.store.delivery(tenant.clone(), delivery).await? else {
+            return Ok(Redriven::Missing);
+        };
+        let hook = self.0.registry.find(&*self.0.store, old.webhook).await?;
+        let again = Again {
+            // Ids take their event's time, and so does the old one's.
+            id: DeliveryId::new(delivery.time(), &clock::randomness()),
+            lane: lane(hook.as_deref(), &old.event_type, priority.unwrap_or(old.priority)),
+            priority,
+        };
+        let redriven = self.0.store.retry(tenant, delivery, again, self.0.clock.now()).await?;
         self.0.alarm.ring();
         Ok(redriven)
     }
@@ -55,12 +71,18 @@ impl Engine {
         tenant: TenantId,
         event: EventId,
         to: ReplayTo,
+        priority: Option<Priority>,
     ) -> Result<Vec<DeliveryId>, ReplayError> {
-        let rounds = match to {
-            ReplayTo::All => self.former_rounds(&tenant, event).await?,
-            ReplayTo::Webhooks(ids) => self.named_rounds(&tenant, event, ids).await?,
+        let Some(stored) = self.0.store.event(tenant.clone(), event).await? else {
+            return Err(ReplayError::Missing);
         };
-        let replayed = self.0.store.replay(tenant, event, rounds, self.0.clock.now()).await?;
+        let urgent = priority.unwrap_or(stored.event.priority);
+        let lane = |hook: Option<&Hook>| lane(hook, &stored.event.event_type, urgent);
+        let rounds = match to {
+            ReplayTo::All => self.former_rounds(&tenant, event, lane).await?,
+            ReplayTo::Webhooks(ids) => self.named_rounds(&tenant, event, ids, lane).await?,
+        };
+        let replayed = self.0.store.replay(tenant, event, rounds, priority, self.0.clock.now()).await?;
         self.0.alarm.ring();
         match replayed {
             Replayed::Done(deliveries) if deliveries.is_empty() => Err(ReplayError::Nobody),
@@ -70,7 +92,12 @@ impl Engine {
         }
     }
 
-    async fn former_rounds(&self, tenant: &TenantId, event: EventId) -> Result<Vec<NewRound>, StoreError> {
+    async fn former_rounds(
+        &self,
+        tenant: &TenantId,
+        event: EventId,
+        lane: impl Fn(Option<&Hook>) -> Lane,
+    ) -> Result<Vec<NewRound>, StoreError> {
         let filter = DeliveryFilter { event: Some(event), ..DeliveryFilter::default() };
         let page = PageRequest { after: None, offset: 0, limit: MOST };
         let former = self.0.store.list_deliveries(tenant.clone(), filter, page).await?;
@@ -80,11 +107,11 @@ impl Engine {
         let mut rounds = Vec::with_capacity(webhooks.len());
         for webhook in webhooks {
             let hook = self.0.registry.find(&*self.0.store, webhook).await?;
-            let format = hook.map(|hook| hook.webhook.spec.payload_format).unwrap_or_default();
             rounds.push(NewRound {
                 id: DeliveryId::new(event.time(), &clock::randomness()),
                 webhook,
-                format,
+                lane: lane(hook.as_deref()),
+                format: hook.map(|hook| hook.payload_format).unwrap_or_default(),
             });
         }
         Ok(rounds)
@@ -95,6 +122,7 @@ impl Engine {
         tenant: &TenantId,
         event: EventId,
         mut ids: Vec<WebhookId>,
+        lane: impl Fn(Option<&Hook>) -> Lane,
     ) -> Result<Vec<NewRound>, ReplayError> {
         ids.sort_unstable();
         ids.dedup();
@@ -102,9 +130,11 @@ impl Engine {
         for id in ids {
             let found = self.0.store.webhook(tenant.clone(), id).await?;
             let Some(Versioned { webhook, .. }) = found else { return Err(ReplayError::NoWebhook(id)) };
+            let hook = self.0.registry.find(&*self.0.store, id).await?;
             rounds.push(NewRound {
                 id: DeliveryId::new(event.time(), &clock::randomness()),
                 webhook: id,
+                lane: lane(hook.as_deref()),
                 format: webhook.spec.payload_format,
             });
         }
@@ -128,4 +158,10 @@ impl Engine {
         }
         Ok(cancelled)
     }
+}
+
+/// The lane of something that is sent again: apart from what is fresh, or at the back of its order.
+fn lane(hook: Option<&Hook>, event_type: &str, priority: Priority) -> Lane {
+    let ordering = hook.map(|hook| hook.ordering).unwrap_or_default();
+    Lane::at_birth(ordering, event_type, priority, true)
 }

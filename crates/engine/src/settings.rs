@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redrive_core::retry::RetryPolicy;
+use redrive_core::{breaker::BreakerPolicy, limiter::RateLimit, retry::RetryPolicy, tenant::DEFAULT_POOL};
 
 /// Limits and defaults of the data path.
 #[derive(Clone, Debug)]
@@ -13,6 +13,20 @@ pub struct Settings {
     pub max_in_flight: usize,
     /// Requests under way at once to one webhook that does not say otherwise.
     pub webhook_max_in_flight: u32,
+    /// Requests under way at once for one tenant that was given no number of its own.
+    pub tenant_max_in_flight: Option<usize>,
+    /// How fast one webhook is sent to that does not say otherwise.
+    pub webhook_rate_limit: Option<RateLimit>,
+    /// How fast is sent for one tenant that was given no limit of its own.
+    pub tenant_rate_limit: Option<RateLimit>,
+    /// How fast is sent for all together.
+    pub global_rate_limit: Option<RateLimit>,
+    /// The circuit breaker of webhooks that do not say otherwise.
+    pub breaker: BreakerPolicy,
+    /// The pools of tenants that this node sends for.
+    pub pools: Vec<String>,
+    /// A webhook that has only failed for so long is disabled; none for never.
+    pub disable_after: Option<Duration>,
     /// Deliveries held in memory; what does not fit waits in the store.
     pub max_items: usize,
     /// Payload bytes held in memory.
@@ -33,6 +47,13 @@ impl Default for Settings {
             node: "redrive".into(),
             max_in_flight: 1_000,
             webhook_max_in_flight: 5,
+            tenant_max_in_flight: None,
+            webhook_rate_limit: None,
+            tenant_rate_limit: None,
+            global_rate_limit: None,
+            breaker: BreakerPolicy::default(),
+            pools: vec![DEFAULT_POOL.into()],
+            disable_after: Some(Duration::from_secs(5 * 24 * 3600)),
             max_items: 20_000,
             max_bytes: 64 << 20,
             lane_items: 2_000,

@@ -2,21 +2,24 @@
 
 use std::{sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use prometheus_client::registry::Registry as MetricsRegistry;
+use redrive_core::pace::Pace;
 use redrive_egress::Client;
 use redrive_store::{Store, StoreError};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     Engine, Inner, Metrics, Registry, Settings,
     clock::Clock,
+    coordination::Local,
     dispatch::{Bounds, Dispatch},
-    record::Kept,
+    health::Health,
+    record::{HAND_BACK, Kept},
     schedule::Alarm,
 };
 
-/// Deliveries handed back in one transaction.
-const HAND_BACK: usize = 1_000;
 /// How long what was cut off may take to be recorded.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
@@ -38,6 +41,11 @@ impl Engine {
         };
         let inner = Arc::new(Inner {
             registry: Registry::new(settings.clone()),
+            coordination: Box::new(Local::new(settings.global_rate_limit)),
+            health: Health::default(),
+            pace: Mutex::new(Pace::default()),
+            gate_alarm: Notify::new(),
+            expiry_alarm: Notify::new(),
             dispatch: Dispatch::new(bounds),
             metrics: Metrics::new(metrics),
             kept: Kept::default(),
@@ -52,6 +60,10 @@ impl Engine {
             settings,
             epoch,
         });
+        inner.restore_gates().await?;
+        tokio::spawn(inner.clone().keep_gates());
+        tokio::spawn(inner.clone().keep_expiring());
+        tokio::spawn(inner.clone().keep_counting());
         tokio::spawn(inner.clone().rescue_all());
         tokio::spawn(inner.clone().sweep_all());
         tokio::spawn(inner.clone().keep_scheduling());
@@ -66,9 +78,12 @@ impl Engine {
         let inner = &self.0;
         let queued = inner.dispatch.drain();
         for part in queued.chunks(HAND_BACK) {
-            let ids = part.iter().map(|ready| ready.id).collect();
+            let ids = part.iter().map(|ready| (ready.id, ready.due)).collect();
             if let Err(error) = inner.store.release(inner.epoch, inner.clock.now(), ids).await {
                 tracing::warn!(%error, "queued deliveries stay leased; the next start takes them over");
+            }
+            for ready in part {
+                inner.dispatch.unreserve(ready.webhook, &ready.lane, 1, ready.event.weight());
             }
         }
         if tokio::time::timeout(deadline, self.settled()).await.is_err() {
@@ -87,6 +102,7 @@ impl Engine {
     /// Ends the epoch of a drained engine: whatever is still leased goes back, and nothing is taken in any more.
     pub async fn stop(&self) {
         let inner = &self.0;
+        inner.flush_health().await;
         inner.stop.cancel();
         if let Err(error) = inner.store.rescue(inner.epoch, inner.clock.now(), usize::MAX >> 1).await {
             tracing::warn!(%error, "the epoch stays open; the next start ends it");

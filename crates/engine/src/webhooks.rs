@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use redrive_core::{TenantId, WebhookId, webhook::Webhook};
-use redrive_store::{Changed, Next, StoreError, Versioned};
+use redrive_core::{
+    TenantId, WebhookId,
+    webhook::{Webhook, WebhookState},
+};
+use redrive_store::{Changed, Next, StoreError, Tenant, Versioned};
 
 use crate::{Engine, Inner};
 
@@ -26,6 +29,9 @@ impl Engine {
     pub async fn create_webhook(&self, webhook: Webhook) -> Result<bool, StoreError> {
         match self.0.store.create_webhook(webhook.clone()).await? {
             Changed::Done { version } => {
+                if webhook.spec.expires_at.is_some() {
+                    self.0.expiry_alarm.notify_one();
+                }
                 self.0.registry.changed(webhook, version);
                 Ok(true)
             }
@@ -50,7 +56,7 @@ impl Engine {
             match self.0.store.change_webhook(webhook.clone(), revision).await? {
                 Changed::Done { version } => {
                     self.0.registry.changed(webhook.clone(), version);
-                    self.0.call_off(&webhook);
+                    self.0.follow(&webhook);
                     return Ok(webhook);
                 }
                 Changed::Missing => return Err(ChangeError::Missing),
@@ -68,27 +74,58 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// Changes a tenant's name and rules. False: no such tenant.
+    pub async fn change_tenant(&self, tenant: Tenant) -> Result<bool, StoreError> {
+        let id = tenant.id.clone();
+        if !self.0.store.change_tenant(tenant).await? {
+            return Ok(false);
+        }
+        self.0.registry.refresh(&*self.0.store, &id).await?;
+        self.0.alarm.ring();
+        Ok(true)
+    }
+}
+
 impl Inner {
+    /// Whatever follows from a change of a webhook.
+    fn follow(self: &Arc<Self>, webhook: &Webhook) {
+        self.call_off(webhook.id, &webhook.state);
+        if webhook.spec.expires_at.is_some() {
+            self.expiry_alarm.notify_one();
+        }
+        let Some(hook) = self.registry.hook(webhook.id) else { return };
+        if webhook.state == WebhookState::Paused {
+            self.park(&hook, None);
+        } else {
+            // If its circuit is open, the next look at it parks it again.
+            let moves = self.dispatch.unpark(hook.whom(), self.coordination.reconsider(&hook));
+            self.carry_out(moves);
+        }
+        self.alarm.ring();
+        self.gate_alarm.notify_one();
+    }
+
     /// Cancels what is pending for a webhook that gets no more events: first what is queued here, then, in
     /// small steps, what waits in the store.
-    fn call_off(self: &Arc<Self>, webhook: &Webhook) {
-        let Some(reason) = webhook.state.cancels_because() else { return };
-        for queued in self.dispatch.take_queued(webhook.id) {
+    fn call_off(self: &Arc<Self>, webhook: WebhookId, state: &WebhookState) {
+        let Some(reason) = state.cancels_because() else { return };
+        for queued in self.dispatch.take_queued(webhook) {
             self.record_end(queued, Next::Cancelled { reason: reason.to_owned() });
         }
         self.runtime.spawn(self.clone().sweep_all());
     }
 
     /// An outcome has disabled a webhook: learn of it and sweep up.
-    pub(crate) fn webhook_disabled(self: &Arc<Self>, webhook: WebhookId, tenant: TenantId) {
-        tracing::warn!(%webhook, %tenant, "the endpoint answered 410 Gone; its webhook is disabled");
+    pub(crate) fn webhook_disabled(self: &Arc<Self>, webhook: WebhookId, tenant: TenantId, reason: &str) {
+        tracing::warn!(%webhook, %tenant, reason, "a webhook is disabled");
         let inner = self.clone();
         self.runtime.spawn(async move {
             if let Err(error) = inner.registry.refresh(&*inner.store, &tenant).await {
                 tracing::warn!(%webhook, %error, "the disabled webhook is learnt of with the next publish");
             }
             if let Some(hook) = inner.registry.hook(webhook) {
-                inner.call_off(&hook.webhook);
+                inner.call_off(webhook, &hook.state);
             }
         });
     }

@@ -5,140 +5,31 @@
     reason = "a failed test says where, and has patience"
 )]
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+mod world;
+
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use prometheus_client::registry::Registry;
 use redrive_core::{
-    DeadReason, DeliveryId, DeliveryStatus, TenantId, Time, WebhookId,
-    address::AddressRules,
+    DeadReason, DeliveryId, DeliveryStatus, TenantId,
     event::PayloadFormat,
-    event_type::Pattern,
+    lane::{Lane, Priority},
     retry::RetryConfig,
-    signature::{LiveSecret, Secret, SignatureConfig},
     time::Span,
-    webhook::{Webhook, WebhookSpec, WebhookState},
+    webhook::{Webhook, WebhookState},
 };
-use redrive_egress::Client;
 use redrive_engine::{
-    Draft, Engine, Load, Settings,
+    Settings,
     clock::{self, Clock},
 };
 use redrive_store::{
-    Delivery, DeliveryFilter, LaneRoom, PageRequest, Store,
+    LaneKey, LaneRoom, Store,
     sqlite::{Options, Sqlite},
 };
 use redrive_testkit::{Gate, Receiver, Reply};
+use world::{START, World, all_are, draft, settings, start, webhook, world, world_with};
 
-const START: Time = Time::from_secs(1_700_000_000);
-
-struct World {
-    engine: Engine,
-    store: Arc<dyn Store>,
-    clock: Clock,
-    _folder: tempfile::TempDir,
-}
-
-fn settings() -> Settings {
-    Settings { node: "test".into(), ..Settings::default() }
-}
-
-async fn world() -> World {
-    world_with(settings()).await
-}
-
-async fn world_with(settings: Settings) -> World {
-    let folder = tempfile::tempdir().unwrap();
-    let store: Arc<dyn Store> = Arc::new(Sqlite::open(&Options::at(folder.path().join("t.db"))).unwrap());
-    let clock = Clock::manual(START);
-    let engine = start(store.clone(), clock.clone(), settings).await;
-    World { engine, store, clock, _folder: folder }
-}
-
-async fn start(store: Arc<dyn Store>, clock: Clock, settings: Settings) -> Engine {
-    let rules = AddressRules { allow: vec!["127.0.0.0/8".parse().unwrap()] };
-    let egress =
-        Client::new(redrive_egress::Config { rules, ..redrive_egress::Config::new(clock::ticks) }).unwrap();
-    Engine::start(store, egress, clock, settings, &mut Registry::default()).await.unwrap()
-}
-
-fn webhook(url: &str, retry_config: RetryConfig) -> Webhook {
-    let now = START;
-    Webhook {
-        id: WebhookId::new(now, &clock::randomness()),
-        tenant: TenantId::default(),
-        spec: WebhookSpec {
-            url: url.into(),
-            description: None,
-            owner: None,
-            events: vec![Pattern::All],
-            subjects: vec![],
-            payload_format: PayloadFormat::Envelope,
-            signature: SignatureConfig::default(),
-            retry_config,
-            max_in_flight: None,
-            headers: Default::default(),
-            metadata: Default::default(),
-        },
-        secrets: vec![LiveSecret { secret: Secret::from_bytes(&[7; 32]), created_at: now, expires_at: None }],
-        state: WebhookState::Active,
-        created_at: now,
-        updated_at: now,
-    }
-}
-
-fn draft(n: usize) -> Draft {
-    Draft {
-        tenant: TenantId::default(),
-        event_type: "order.created".into(),
-        data: Bytes::from(format!("{{\"n\":{n}}}")),
-        idempotency_key: None,
-        source: None,
-        subject: None,
-        metadata: None,
-        only: None,
-    }
-}
-
-impl World {
-    async fn deliveries(&self) -> Vec<Delivery> {
-        let page = PageRequest { after: None, offset: 0, limit: 10_000 };
-        self.store.list_deliveries(TenantId::default(), DeliveryFilter::default(), page).await.unwrap()
-    }
-
-    /// Waits until the deliveries look as wanted.
-    async fn until(&self, what: &str, wanted: impl Fn(&[Delivery]) -> bool) -> Vec<Delivery> {
-        let patience = Instant::now();
-        loop {
-            let deliveries = self.deliveries().await;
-            if wanted(&deliveries) {
-                return deliveries;
-            }
-            assert!(
-                patience.elapsed() < Duration::from_secs(20),
-                "not seen: {what}; there is {deliveries:?}"
-            );
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-
-    /// Nothing is left over: what the store has leased is what is in memory, and both are empty.
-    async fn assert_settled(&self) {
-        let patience = Instant::now();
-        while self.engine.load() != (Load { items: 0, bytes: 0, unsettled: 0 }) {
-            assert!(patience.elapsed() < Duration::from_secs(5), "left over: {:?}", self.engine.load());
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        assert_eq!(self.store.vitals().await.unwrap().leased, 0, "leases without a delivery in memory");
-    }
-}
-
-fn all_are(status: DeliveryStatus, count: usize) -> impl Fn(&[Delivery]) -> bool {
-    move |deliveries| deliveries.len() == count && deliveries.iter().all(|delivery| delivery.status == status)
-}
+const FRESH: Lane = Lane::Free { priority: Priority::Normal, retry: false };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_attempt_of_the_default_schedule_comes_in_time_and_then_it_is_dead() {
@@ -192,7 +83,7 @@ async fn what_does_not_fit_in_memory_is_delivered_all_the_same_once_each() {
         world.engine.publish(draft(n)).await.unwrap();
         assert!(world.engine.load().items <= 20, "{:?}", world.engine.load());
     }
-    assert!(world.store.vitals().await.unwrap().waiting > 200, "most of it waits in the store");
+    assert!(world.store.vitals().await.unwrap().waiting[1] > 200, "most of it waits in the store");
     gate.open();
     world.until("all are delivered", all_are(DeliveryStatus::Delivered, 300)).await;
     assert_eq!(receiver.count(), 300, "once each");
@@ -236,7 +127,7 @@ async fn a_delivery_that_keeps_killing_its_node_becomes_a_failed_attempt() {
     for _ in 0..3 {
         store.rescue(dead, START, 100).await.unwrap();
         dead = store.join("doomed".into(), START).await.unwrap();
-        let lane = LaneRoom { webhook: hook.id, room: 10 };
+        let lane = LaneRoom { key: LaneKey { webhook: hook.id, lane: FRESH }, room: 10 };
         let claimed = store.claim(dead, START, vec![lane], 1 << 20).await.unwrap();
         assert_eq!(claimed[0].deliveries.len(), 1);
         assert!(store.mark_sending(dead, delivery).await.unwrap());
@@ -263,11 +154,12 @@ async fn publish_leased(store: &Arc<dyn Store>, hook: &Webhook, epoch: redrive_s
         idempotency_key: None,
         source: None,
         subject: None,
+        priority: Priority::Normal,
         metadata: None,
     };
     let id = DeliveryId::new(START, &clock::randomness());
-    let delivery =
-        NewDelivery { id, webhook: hook.id, format: PayloadFormat::Envelope, birth: Birth::Leased };
+    let (format, lane, birth) = (PayloadFormat::Envelope, FRESH, Birth::Leased);
+    let delivery = NewDelivery { id, webhook: hook.id, format, lane, birth };
     let new = NewEvent {
         event: Arc::new(event),
         claim: None,
@@ -323,13 +215,13 @@ async fn draining_hands_back_what_was_only_queued() {
             engine.stop().await;
         }
     });
-    while world.store.vitals().await.unwrap().waiting < 25 {
+    while world.store.vitals().await.unwrap().waiting[1] < 25 {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     gate.open();
     drain.await.unwrap();
     let vitals = world.store.vitals().await.unwrap();
-    assert_eq!((vitals.leased, vitals.waiting), (0, 25), "five were under way and finished");
+    assert_eq!((vitals.leased, vitals.waiting[1]), (0, 25), "five were under way and finished");
     assert_eq!(receiver.count(), 5);
     // The next node takes over where this one left off.
     let engine = start(world.store.clone(), world.clock.clone(), settings()).await;

@@ -106,8 +106,10 @@ async fn an_oversized_body_is_refused_before_it_is_read() {
 async fn events_that_cannot_be_published() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
-    let cases: [(Value, &str); 11] = [
+    let cases: [(Value, &str); 13] = [
         (json!({"event_type": "", "data": 1}), "event_type"),
+        (json!({"event_type": "a.b", "data": 1, "priority": "urgent"}), "priority"),
+        (json!({"event_type": "a.b", "data": 1, "priority": 1}), "priority"),
         (json!({"event_type": "a b", "data": 1}), "event_type"),
         (json!({"event_type": "a..b", "data": 1}), "event_type"),
         (json!({"event_type": "x".repeat(300), "data": 1}), "event_type"),
@@ -150,7 +152,7 @@ async fn webhooks_that_cannot_be_registered() {
         body.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
         body
     };
-    let cases: [(Value, &str); 24] = [
+    let cases: [(Value, &str); 39] = [
         (json!({"url": "not a url"}), "url"),
         (json!({"url": "ftp://example.com/"}), "url"),
         (json!({"url": "http://user:pw@example.com/"}), "url"),
@@ -175,6 +177,33 @@ async fn webhooks_that_cannot_be_registered() {
         (json!({"retry_config": {"timeout_ms": 0}}), "retry_config"),
         (json!({"active": true, "state": "disabled"}), "active"),
         (json!({"owner": {"email": "nobody"}}), "owner.email"),
+        (json!({"active": true, "state": "paused"}), "active"),
+        (json!({"state": "asleep"}), "state"),
+        (json!({"circuit_breaker_config": {"window_size_ms": 0}}), "circuit_breaker_config.window_size_ms"),
+        (
+            json!({"circuit_breaker_config": {"minimum_throughput": 0}}),
+            "circuit_breaker_config.minimum_throughput",
+        ),
+        (
+            json!({"circuit_breaker_config": {"error_threshold_percentage": 100.5}}),
+            "circuit_breaker_config.error_threshold_percentage",
+        ),
+        (json!({"circuit_breaker_config": {"sleep_window_ms": 0}}), "circuit_breaker_config.sleep_window_ms"),
+        (
+            json!({"circuit_breaker_config": {"half_open_max_calls": 0}}),
+            "circuit_breaker_config.half_open_max_calls",
+        ),
+        (
+            json!({"circuit_breaker_config": {"half_open_success_threshold": 1.1}}),
+            "circuit_breaker_config.half_open_success_threshold",
+        ),
+        (json!({"circuit_breaker_config": {"windw": 1}}), "circuit_breaker_config.windw"),
+        (json!({"rate_limit": {"requests_per_minute": 0}}), "rate_limit.requests_per_minute"),
+        (json!({"rate_limit": {"requests_per_minute": 60, "burst": 0}}), "rate_limit.burst"),
+        (json!({"rate_limit": {"burst": 5}}), "rate_limit.requests_per_minute"),
+        (json!({"ordering_guarantee": "sometimes"}), "ordering_guarantee"),
+        (json!({"expires_at": "2020-01-01T00:00:00Z"}), "expires_at"),
+        (json!({"expires_at": "tomorrow"}), "expires_at"),
     ];
     for (change, field) in cases {
         let answer = api.post("/v1/webhooks", webhook(change.clone())).await;
@@ -240,6 +269,49 @@ async fn ids_paths_methods_and_queries() {
 }
 
 #[tokio::test]
+async fn circuits_that_cannot_be_changed_like_that() {
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let webhook = api.create_webhook("http://127.0.0.1:9/", Value::Null).await;
+    let path = format!("/v1/webhooks/{}/circuit-breaker", webhook["id"].as_str().unwrap());
+    for (body, field, mentions) in [
+        (json!({}), "action", "is missing"),
+        (json!({"action": "explode"}), "action", "force_open"),
+        (json!({"action": "reset", "duration_seconds": 60}), "duration_seconds", "does not go with reset"),
+        (json!({"action": "force_open", "duration_seconds": 0}), "duration_seconds", "1 to 2592000"),
+        (json!({"action": "force_open", "duration_seconds": -5}), "duration_seconds", "1 to 2592000"),
+        (json!({"action": "force_close", "duration_seconds": 2_592_001}), "duration_seconds", "1 to 2592000"),
+        (json!({"action": "force_close", "duration_seconds": "1h"}), "duration_seconds", "expected i64"),
+        (json!({"action": "force_open", "for": 60}), "for", "unknown field"),
+    ] {
+        let answer = api.patch(&path, &body).await;
+        refused(&answer, 400, "invalid_field", mentions);
+        assert_eq!(answer.json()["field"], field, "{body}");
+    }
+    let hex = "0".repeat(32);
+    let reset = json!({"action": "reset"});
+    let nowhere = api.patch(&format!("/v1/webhooks/wh_{hex}/circuit-breaker"), &reset).await;
+    refused(&nowhere, 404, "not_found", "webhook");
+    refused(&api.get(&format!("/v1/webhooks/wh_{hex}/health")).await, 404, "not_found", "webhook");
+    api.delete(&format!("/v1/webhooks/{}", webhook["id"].as_str().unwrap())).await.expect(204);
+    refused(&api.patch(&path, &reset).await, 404, "not_found", "webhook");
+}
+
+#[tokio::test]
+async fn priorities_that_there_are_not() {
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let event = api.publish("a.b", json!(1)).await;
+    let replay = format!("/v1/events/{}/replay", event["id"].as_str().unwrap());
+    refused(&api.post(&replay, json!({"priority": "urgent"})).await, 400, "invalid_field", "high");
+    let retry = format!("/v1/deliveries/dlv_{}/retry", "0".repeat(32));
+    refused(&api.post(&retry, json!({"priority": "urgent"})).await, 400, "invalid_field", "high");
+    let batch = json!({"events": [{"event_type": "a.b", "data": 1, "priority": "urgent"}]});
+    let answer = api.post("/v1/events/batch", batch).await.expect(202);
+    assert_eq!(answer["data"][0]["error"]["field"], "priority", "{answer}");
+}
+
+#[tokio::test]
 async fn keys_and_scopes() {
     let redrive = Redrive::start().await;
     let admin = redrive.api();
@@ -285,6 +357,28 @@ async fn tenants_and_keys_are_checked() {
     refused(&admin.post("/v1/tenants", json!({"id": "Not A Name"})).await, 400, "invalid_field", "a-z");
     admin.post("/v1/tenants", json!({"id": "acme"})).await.expect(201);
     refused(&admin.post("/v1/tenants", json!({"id": "acme"})).await, 409, "tenant_exists", "acme");
+    for (rules, field) in [
+        (json!({"pool": "Not a name"}), "pool"),
+        (json!({"rate_limit": {"requests_per_minute": 0}}), "rate_limit.requests_per_minute"),
+        (json!({"rate_limit": {"requests_per_minute": 1, "burst": 0}}), "rate_limit.burst"),
+        (json!({"max_in_flight": 0}), "max_in_flight"),
+        (json!({"max_in_flight": -1}), "max_in_flight"),
+        (json!({"name": "a\nb"}), "name"),
+    ] {
+        let changed = admin.patch("/v1/tenants/acme", &rules).await;
+        refused(&changed, 400, "invalid_field", field);
+        assert_eq!(changed.json()["field"], field);
+        let mut new = rules.clone();
+        new["id"] = json!("other");
+        refused(&admin.post("/v1/tenants", new).await, 400, "invalid_field", field);
+    }
+    refused(
+        &admin.patch("/v1/tenants/acme", json!({"id": "b"})).await,
+        400,
+        "invalid_field",
+        "unknown field",
+    );
+    refused(&admin.patch("/v1/tenants/nobody", json!({})).await, 404, "not_found", "tenant");
     let scopes = json!({"scopes": ["fly"]});
     refused(&admin.post("/v1/tenants/acme/api-keys", scopes).await, 400, "invalid_field", "scopes");
     let none = json!({"scopes": []});

@@ -71,6 +71,20 @@ fn the_configuration_is_shown_and_checked() {
 }
 
 #[test]
+fn pools_are_named_once_for_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let show = ["config", "show", "--pool", "default", "--pool", "gold"];
+    let shown = stdout(&redrive_with(folder.path(), &show, &[("REDRIVE_POOLS", "[\"other\"]")]));
+    assert!(shown.contains(r#"pools = ["default", "gold"]"#), "flags beat the environment: {shown}");
+    let plain = stdout(&redrive(folder.path(), &["config", "show"]));
+    assert!(plain.contains(r#"pools = ["default"]"#), "{plain}");
+    let bad = stderr(&redrive(folder.path(), &["serve", "--pool", "Gold!"]));
+    assert!(bad.contains("pools: \"Gold!\" must be 1 to 64 characters"), "{bad}");
+    let twice = stderr(&redrive(folder.path(), &["dev", "--pool", "a", "--pool", "a"]));
+    assert!(twice.contains("pools: names \"a\" twice"), "{twice}");
+}
+
+#[test]
 fn serve_refuses_what_is_unsafe() {
     let folder = tempfile::tempdir().unwrap();
     let said = |arguments: &[&str], environment: &[(&str, &str)]| {

@@ -12,7 +12,10 @@ pub mod sqlite;
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
-use redrive_core::{DeliveryId, EventId, KeyId, TenantId, Time, WebhookId, webhook::Webhook};
+use redrive_core::{
+    DeliveryId, EventId, KeyId, TenantId, Time, WebhookId, breaker::SavedCircuit, lane::Priority,
+    webhook::Webhook,
+};
 
 pub use error::{OpenError, StoreError};
 pub use model::*;
@@ -38,10 +41,12 @@ pub trait Record {
 
 /// Handing out waiting work.
 pub trait Claim {
-    /// The lanes with something due that nobody holds.
-    fn due_lanes(&self, now: Time, limit: usize) -> Answer<'_, DueLanes>;
+    /// The lanes of these pools with something due that nobody holds and nothing blocks.
+    fn due_lanes(&self, pools: Vec<String>, now: Time, limit: usize) -> Answer<'_, DueLanes>;
     /// Leases due deliveries from these lanes, as many as each has room for and `max_bytes` of payload in
-    /// all. A lane with more due is held by this epoch until a claim from it finds nothing more.
+    /// all. A lane with more due is held by this epoch until a claim from it finds nothing more. An order is
+    /// given from its first on, and not at all while somebody has some of it; if the caller has, and more
+    /// of it is due, the lane is held and there is more.
     fn claim(
         &self,
         epoch: Epoch,
@@ -49,8 +54,8 @@ pub trait Claim {
         lanes: Vec<LaneRoom>,
         max_bytes: usize,
     ) -> Answer<'_, Vec<LaneClaim>>;
-    /// Gives leased deliveries back, due now.
-    fn release(&self, epoch: Epoch, now: Time, deliveries: Vec<DeliveryId>) -> Answer<'_, usize>;
+    /// Gives leased deliveries back, due at the time named with each. Their lanes are held no longer.
+    fn release(&self, epoch: Epoch, now: Time, deliveries: Vec<(DeliveryId, Time)>) -> Answer<'_, usize>;
     /// Notes that a delivery which was rescued before is about to be sent. False if the lease is lost.
     fn mark_sending(&self, epoch: Epoch, delivery: DeliveryId) -> Answer<'_, bool>;
 }
@@ -63,6 +68,33 @@ pub trait Nodes {
     fn others(&self, than: Epoch) -> Answer<'_, Vec<Epoch>>;
     /// Ends an epoch and makes up to `limit` of its deliveries wait again, due now.
     fn rescue(&self, dead: Epoch, now: Time, limit: usize) -> Answer<'_, Step>;
+}
+
+/// What holds webhooks back: stored once on the webhook, never on its deliveries.
+pub trait Gates {
+    /// Every webhook with a circuit, a hold or a row of failures to remember.
+    fn troubled(&self) -> Answer<'_, Vec<Runtime>>;
+    /// Stores a circuit that has moved by itself or by hand. One of an older generation is left alone, unless
+    /// the one stored had closed before: whoever counts may have forgotten it and begun anew.
+    fn set_circuit(&self, tenant: TenantId, webhook: WebhookId, circuit: SavedCircuit) -> Answer<'_, ()>;
+    /// The times for which a webhook's circuit was open and that were not over at `from`, oldest first.
+    fn circuit_periods(&self, webhook: WebhookId, from: Time, limit: usize) -> Answer<'_, Vec<Period>>;
+    /// How much waits for a webhook; counts no further than `most` of each kind.
+    fn backlog(&self, webhook: WebhookId, now: Time, most: usize) -> Answer<'_, Backlog>;
+    /// The webhooks after this one for which something waits, each with the age of its oldest delivery.
+    fn oldest(&self, after: Option<WebhookId>, limit: usize) -> Answer<'_, Vec<(WebhookId, Time)>>;
+    /// Ends up to `limit` waiting deliveries of a webhook that were made before a time, as expired.
+    fn expire(&self, webhook: WebhookId, made_before: Time, now: Time, limit: usize) -> Answer<'_, Step>;
+    /// Adds to what is known of webhooks' minutes.
+    fn add_rollups(&self, rollups: Vec<MinuteRollup>) -> Answer<'_, ()>;
+    /// A webhook's minutes from this time on, oldest first.
+    fn rollups(&self, webhook: WebhookId, from: Time) -> Answer<'_, Vec<MinuteRollup>>;
+    /// When this webhook last took a delivery, as far as its minutes tell.
+    fn last_success(&self, webhook: WebhookId) -> Answer<'_, Option<Time>>;
+    /// Forgets up to `limit` minutes that lie before this time.
+    fn forget_rollups(&self, before: Time, limit: usize) -> Answer<'_, usize>;
+    /// Webhooks that were to be disabled by now.
+    fn expiring(&self, now: Time, limit: usize) -> Answer<'_, Expiring>;
 }
 
 /// Webhooks, and the version that fan-out is checked against.
@@ -90,6 +122,8 @@ pub trait Webhooks {
 pub trait Tenancy {
     /// Makes a tenant; false if it exists.
     fn create_tenant(&self, tenant: Tenant) -> Answer<'_, bool>;
+    /// Replaces a tenant's name and rules; false if there is no such tenant. Fan-outs made before are refused.
+    fn change_tenant(&self, tenant: Tenant) -> Answer<'_, bool>;
     /// One tenant.
     fn tenant(&self, id: TenantId) -> Answer<'_, Option<Tenant>>;
     /// Tenants in the order of their names.
@@ -139,20 +173,15 @@ pub trait History {
 
 /// Delivering again, or no more.
 pub trait Redrive {
-    /// Makes a pending delivery due now, or an ended one a new round with the id `new_round`.
-    fn retry(
-        &self,
-        tenant: TenantId,
-        delivery: DeliveryId,
-        new_round: DeliveryId,
-        now: Time,
-    ) -> Answer<'_, Redriven>;
+    /// Makes a pending delivery due now, or an ended one a new round.
+    fn retry(&self, tenant: TenantId, delivery: DeliveryId, again: Again, now: Time) -> Answer<'_, Redriven>;
     /// Makes a new round for each webhook, or none at all.
     fn replay(
         &self,
         tenant: TenantId,
         event: EventId,
         rounds: Vec<NewRound>,
+        priority: Option<Priority>,
         now: Time,
     ) -> Answer<'_, Replayed>;
     /// Calls a delivery off.
@@ -180,8 +209,8 @@ pub trait Upkeep {
 pub struct Vitals {
     /// Transactions committed since the start.
     pub commits: u64,
-    /// Deliveries waiting in the store.
-    pub waiting: u64,
+    /// Deliveries waiting in the store, by priority; those in an order count as normal.
+    pub waiting: [u64; 3],
     /// Deliveries that a node has.
     pub leased: u64,
     /// Dead deliveries that were not redriven.
@@ -190,11 +219,22 @@ pub struct Vitals {
 
 /// All of it: what a backend provides.
 pub trait Store:
-    Publish + Record + Claim + Nodes + Webhooks + Tenancy + History + Redrive + Upkeep + Send + Sync
+    Publish + Record + Claim + Nodes + Gates + Webhooks + Tenancy + History + Redrive + Upkeep + Send + Sync
 {
 }
 
 impl<T> Store for T where
-    T: Publish + Record + Claim + Nodes + Webhooks + Tenancy + History + Redrive + Upkeep + Send + Sync
+    T: Publish
+        + Record
+        + Claim
+        + Nodes
+        + Gates
+        + Webhooks
+        + Tenancy
+        + History
+        + Redrive
+        + Upkeep
+        + Send
+        + Sync
 {
 }

@@ -6,7 +6,11 @@ use bytes::Bytes;
 use redrive_core::{
     AttemptId, DeadReason, DeliveryId, DeliveryStatus, EventId, FailureCategory, KeyId, TenantId, Time,
     WebhookId,
+    breaker::{CircuitState, Counts, SavedCircuit},
     event::{Event, PayloadFormat},
+    health::Rollup,
+    lane::{Lane, Priority},
+    tenant::TenantRules,
     webhook::Webhook,
 };
 
@@ -47,7 +51,9 @@ pub struct NewDelivery {
     pub webhook: WebhookId,
     /// What its body looks like, from now on.
     pub format: PayloadFormat,
-    /// How it is born.
+    /// Which of the webhook's queues it belongs to.
+    pub lane: Lane,
+    /// How it is born. What waits in an order is always born waiting.
     pub birth: Birth,
 }
 
@@ -115,6 +121,8 @@ pub struct Attempt {
     pub executed_at: Time,
     /// When the next one is due, if there is one.
     pub next_retry_at: Option<Time>,
+    /// The state of the webhook's circuit when it was sent.
+    pub circuit: CircuitState,
     /// Who sent it.
     pub worker: Arc<str>,
 }
@@ -175,8 +183,30 @@ pub struct Outcome {
     pub knows_cancel: bool,
     /// Whether the webhook is to be disabled.
     pub disable: Option<Disable>,
+    /// What else follows for the webhook.
+    pub effects: Effects,
     /// The time of the decision.
     pub at: Time,
+}
+
+/// What an outcome changes about its webhook, beside the delivery. Most change nothing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Effects {
+    /// The circuit, where it has moved.
+    pub circuit: Option<Box<SavedCircuit>>,
+    /// Until when the endpoint asked not to be called.
+    pub hold_until: Option<Time>,
+    /// Whether it has begun to fail, or stopped failing.
+    pub failing: Option<Failing>,
+}
+
+/// A change in how a webhook does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failing {
+    /// It fails since then.
+    Since(Time),
+    /// It works again.
+    Over,
 }
 
 /// That a webhook is to be disabled.
@@ -226,11 +256,20 @@ pub enum Recorded {
     Fenced,
 }
 
+/// One queue of one webhook.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LaneKey {
+    /// The webhook.
+    pub webhook: WebhookId,
+    /// Which of its queues.
+    pub lane: Lane,
+}
+
 /// A lane to claim from, and how many deliveries there is room for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaneRoom {
     /// The lane.
-    pub webhook: WebhookId,
+    pub key: LaneKey,
     /// At most so many.
     pub room: usize,
 }
@@ -239,7 +278,7 @@ pub struct LaneRoom {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DueLanes {
     /// The longest overdue first.
-    pub lanes: Vec<WebhookId>,
+    pub lanes: Vec<LaneKey>,
     /// When to look again if nothing else happens.
     pub next_wake: Option<Time>,
 }
@@ -248,8 +287,8 @@ pub struct DueLanes {
 #[derive(Clone, Debug)]
 pub struct LaneClaim {
     /// The lane.
-    pub webhook: WebhookId,
-    /// The deliveries, in the order they were due; leased to the caller now.
+    pub key: LaneKey,
+    /// The deliveries in the lane's order; leased to the caller now.
     pub deliveries: Vec<Claimed>,
     /// Whether more is due. The lane is then held by the caller, who must claim from it again.
     pub more: bool,
@@ -272,6 +311,8 @@ pub struct Claimed {
     pub created_at: Time,
     /// When it was due.
     pub due: Time,
+    /// Its place in the order of publishing.
+    pub seq: i64,
     /// How often its lease was rescued from a dead node.
     pub rescues: u32,
     /// How often a node died while it was known to be sending it.
@@ -292,6 +333,8 @@ pub struct Step {
 pub struct ConfigChanges {
     /// The version now.
     pub version: i64,
+    /// What holds for the tenant as a whole.
+    pub rules: TenantRules,
     /// What changed; deleted webhooks included unless everything was asked for.
     pub webhooks: Vec<Webhook>,
 }
@@ -326,6 +369,8 @@ pub struct Tenant {
     pub id: TenantId,
     /// A name for people.
     pub name: Option<String>,
+    /// Who sends for it, and how fast.
+    pub rules: TenantRules,
     /// When it was made.
     pub created_at: Time,
 }
@@ -395,8 +440,12 @@ pub struct Delivery {
     pub replay_of: Option<DeliveryId>,
     /// The delivery that repeats this one.
     pub redriven_as: Option<DeliveryId>,
+    /// How urgent it is.
+    pub priority: Priority,
     /// When it is due, while it waits in the store; none when a node has it.
     pub due: Option<Time>,
+    /// The one that must be over before this one may start, while it waits in an order behind it.
+    pub behind: Option<DeliveryId>,
 }
 
 /// An attempt with the delivery it belongs to.
@@ -495,6 +544,8 @@ pub struct NewRound {
     pub webhook: WebhookId,
     /// The body's format.
     pub format: PayloadFormat,
+    /// Which of the webhook's queues it belongs to. In an order it goes to the back.
+    pub lane: Lane,
 }
 
 /// What became of a replay.
@@ -519,4 +570,76 @@ pub enum Cancelled {
     Over(DeliveryStatus),
     /// There is no such delivery.
     Missing,
+}
+
+/// How the new round of a delivery is made, should it be over; see [`NewRound`].
+#[derive(Clone, Debug)]
+pub struct Again {
+    /// The id of the new round.
+    pub id: DeliveryId,
+    /// The lane of the new round.
+    pub lane: Lane,
+    /// How urgent it is from now on; none for as urgent as it was.
+    pub priority: Option<Priority>,
+}
+
+/// What holds a webhook back, as far as it must be known after a restart.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Runtime {
+    /// The webhook.
+    pub webhook: WebhookId,
+    /// Its tenant.
+    pub tenant: TenantId,
+    /// Until when the endpoint asked not to be called.
+    pub hold_until: Option<Time>,
+    /// Its circuit, unless it is closed and nobody has forced it.
+    pub circuit: Option<SavedCircuit>,
+    /// When the first of an unbroken row of failures was.
+    pub failing_since: Option<Time>,
+}
+
+/// A time for which a circuit was open.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Period {
+    /// When it opened.
+    pub opened_at: Time,
+    /// When it stopped being open; none while it is.
+    pub ended_at: Option<Time>,
+    /// Whether a person had forced it open.
+    pub forced: bool,
+    /// What was in the window that opened it.
+    pub counts: Counts,
+}
+
+/// What was sent to one webhook in one minute.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MinuteRollup {
+    /// The webhook.
+    pub webhook: WebhookId,
+    /// The beginning of the minute.
+    pub minute: Time,
+    /// The figures.
+    pub rollup: Rollup,
+}
+
+/// How much waits in the store for one webhook.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// Due: they go as soon as nothing holds the webhook back.
+    pub due: u64,
+    /// Not due yet.
+    pub scheduled: u64,
+    /// Behind another one of their order, which waits or is on its way.
+    pub in_order: u64,
+    /// Whether there is more than was counted.
+    pub more: bool,
+}
+
+/// Webhooks whose time is over.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Expiring {
+    /// Those that have expired, and still get events.
+    pub expired: Vec<(TenantId, WebhookId)>,
+    /// When the next one does.
+    pub next: Option<Time>,
 }

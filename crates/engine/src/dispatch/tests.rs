@@ -2,11 +2,13 @@
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use redrive_core::{EventId, TenantId};
+use redrive_core::{EventId, lane::Priority};
+use redrive_store::LaneKey;
 
 use super::*;
 
-const BOUNDS: Bounds = Bounds { max_in_flight: 4, max_items: 8, max_bytes: 1 << 20, lane_items: 4 };
+const BOUNDS: Bounds = Bounds { max_in_flight: 5, max_items: 10, max_bytes: 1 << 20, lane_items: 4 };
+const FRESH: Lane = Lane::Free { priority: Priority::Normal, retry: false };
 
 fn webhook(n: u8) -> WebhookId {
     WebhookId::new(Time::from_millis(1), &[n; 10])
@@ -23,11 +25,13 @@ fn ready(lane: u8, n: u8) -> Ready {
         idempotency_key: None,
         source: None,
         subject: None,
+        priority: Priority::Normal,
         metadata: None,
     };
     Ready {
         id: DeliveryId::new(at, &[n; 10]),
         webhook: webhook(lane),
+        lane: FRESH,
         event: Arc::new(event),
         format: PayloadFormat::Envelope,
         attempt: 1,
@@ -35,31 +39,51 @@ fn ready(lane: u8, n: u8) -> Ready {
         due: at,
         rescues: 0,
         deaths: 0,
+        began: None,
     }
 }
 
-/// Publishes one delivery the way `publish` does. True if it was taken in.
-fn offer(dispatch: &Dispatch, ready: Ready, max_in_flight: u32) -> Option<Moves> {
+/// A webhook of the tenant that has it in hand.
+fn whom(ready: &Ready, max_in_flight: usize) -> Whom<'_> {
+    let (webhook, tenant) = (ready.webhook, &ready.event.tenant);
+    Whom { webhook, tenant, max_in_flight, tenant_max_in_flight: usize::MAX }
+}
+
+/// Publishes one delivery the way `publish` does. None if it finds no room.
+fn offer(dispatch: &Dispatch, ready: Ready, max_in_flight: usize) -> Option<Moves> {
     let weight = ready.event.weight();
-    dispatch.reserve(ready.webhook, weight).then(|| dispatch.admit([(ready, max_in_flight)]))
+    dispatch.reserve(whom(&ready, max_in_flight), &ready.lane, weight).then(|| dispatch.admit([ready]))
+}
+
+/// Finds something due in a lane, as the scheduler does.
+fn look(dispatch: &Dispatch, ready: &Ready) -> LaneRoom {
+    dispatch.reserve_lane(whom(ready, 2), ready.lane.clone())
+}
+
+fn room(webhook: WebhookId, room: usize) -> LaneRoom {
+    LaneRoom { key: LaneKey { webhook, lane: FRESH }, room }
 }
 
 fn finish(dispatch: &Dispatch, ready: &Ready) -> Moves {
     let mut moves = dispatch.answered(ready.webhook, ready.id);
-    let more = dispatch.settled(ready.webhook, ready.id, ready.event.weight());
+    let more = dispatch.settled(ready, false);
     moves.start.extend(more.start);
     moves.refill |= more.refill;
     moves
 }
 
+fn empty(bounds: Bounds) -> Load {
+    Load { items: 0, bytes: 0, unsettled: 0, slots: bounds.max_in_flight }
+}
+
 #[test]
-fn a_lane_sends_no_more_at_once_than_it_may() {
+fn a_webhook_gets_no_more_at_once_than_it_may() {
     let dispatch = Dispatch::new(BOUNDS);
     let first = offer(&dispatch, ready(1, 1), 1).unwrap();
     assert_eq!(first.start.len(), 1);
     assert!(offer(&dispatch, ready(1, 2), 1).unwrap().start.is_empty());
     assert_eq!(dispatch.whereabouts(webhook(1), ready(1, 1).id), Some(Whereabouts::Sending));
-    assert_eq!(dispatch.whereabouts(webhook(1), ready(1, 2).id), Some(Whereabouts::InFlightLimit));
+    assert_eq!(dispatch.whereabouts(webhook(1), ready(1, 2).id), Some(Whereabouts::Queued));
     // The webhook's slot is free with the answer, before the outcome is stored.
     let next = dispatch.answered(webhook(1), first.start[0].id);
     assert_eq!(next.start[0].id, ready(1, 2).id);
@@ -67,18 +91,38 @@ fn a_lane_sends_no_more_at_once_than_it_may() {
 }
 
 #[test]
-fn the_node_sends_no_more_than_it_may_until_outcomes_are_stored() {
+fn a_tenant_leaves_slots_to_others_until_outcomes_are_stored() {
     let dispatch = Dispatch::new(BOUNDS);
     let sent: Vec<_> = (1..=6).flat_map(|n| offer(&dispatch, ready(n, n), 5).unwrap().start).collect();
-    assert_eq!(sent.len(), 4);
+    assert_eq!(sent.len(), 4, "one of five is for whoever else comes");
     assert!(dispatch.answered(sent[0].webhook, sent[0].id).start.is_empty());
-    assert_eq!(dispatch.whereabouts(webhook(5), ready(5, 5).id), Some(Whereabouts::Capacity));
-    assert_eq!(dispatch.settled(sent[0].webhook, sent[0].id, sent[0].event.weight()).start.len(), 1);
+    assert_eq!(offer(&dispatch, of_tenant("other", ready(9, 9)), 5).unwrap().start.len(), 1);
+    let next = dispatch.settled(&sent[0], false).start.len() + dispatch.settled(&sent[1], false).start.len();
+    assert!(next >= 1);
+}
+
+fn of_tenant(tenant: &str, ready: Ready) -> Ready {
+    let event = Event { tenant: TenantId::parse(tenant).unwrap(), ..Event::clone(&ready.event) };
+    Ready { event: Arc::new(event), ..ready }
 }
 
 #[test]
-fn lanes_take_turns() {
-    let dispatch = Dispatch::new(Bounds { max_in_flight: 1, ..BOUNDS });
+fn a_tenants_own_cap_holds() {
+    let dispatch = Dispatch::new(Bounds { max_in_flight: 100, max_items: 100, ..BOUNDS });
+    let mut sent = 0;
+    for n in 1..=5 {
+        let ready = ready(n, n);
+        let whom = Whom { tenant_max_in_flight: 3, ..whom(&ready, 5) };
+        assert!(dispatch.reserve(whom, &ready.lane, ready.event.weight()));
+        sent += dispatch.admit([ready]).start.len();
+    }
+    assert_eq!(sent, 3);
+}
+
+#[test]
+fn webhooks_take_turns() {
+    let bounds = Bounds { max_in_flight: 1, ..BOUNDS };
+    let dispatch = Dispatch::new(bounds);
     let mut sent = offer(&dispatch, ready(1, 1), 5).unwrap().start;
     for (lane, n) in [(1, 2), (1, 3), (2, 4)] {
         assert!(offer(&dispatch, ready(lane, n), 5).unwrap().start.is_empty());
@@ -91,40 +135,198 @@ fn lanes_take_turns() {
     assert_eq!(
         order,
         [webhook(1), webhook(1), webhook(2), webhook(1)],
-        "the second lane does not wait for all"
+        "the second webhook does not wait for all"
     );
-    assert_eq!(dispatch.load(), Load { items: 0, bytes: 0, unsettled: 0 });
+    assert_eq!(dispatch.load(), empty(bounds));
+}
+
+#[test]
+fn tenants_take_turns_however_many_webhooks_they_have() {
+    let bounds = Bounds { max_in_flight: 1, max_items: 1_000, ..BOUNDS };
+    let dispatch = Dispatch::new(bounds);
+    let mut sent = Vec::new();
+    for n in 1..=20 {
+        sent.extend(offer(&dispatch, ready(n, n), 5).unwrap().start);
+    }
+    sent.extend(offer(&dispatch, of_tenant("other", ready(100, 100)), 5).unwrap().start);
+    let mut at = 0;
+    while sent[at].event.tenant.as_str() != "other" {
+        sent.extend(finish(&dispatch, &sent[at].clone()).start);
+        at += 1;
+    }
+    assert!(at <= 2, "the only one of the other tenant waited for {at}");
+}
+
+#[test]
+fn priorities_share_by_weight_and_nobody_starves() {
+    let bounds = Bounds { max_in_flight: 1, max_items: 100_000, lane_items: 1_000, max_bytes: 1 << 30 };
+    let dispatch = Dispatch::new(bounds);
+    let mut sent = Vec::new();
+    for n in 0..240 {
+        for priority in Priority::ALL {
+            let ready = Ready {
+                lane: Lane::Free { priority, retry: false },
+                id: DeliveryId::new(Time::from_millis(n), &[priority as u8; 10]),
+                ..ready(1, 1)
+            };
+            sent.extend(offer(&dispatch, ready, 100).unwrap().start);
+        }
+    }
+    let mut counts = [0; 3];
+    for at in 0..210 {
+        let next: Ready = Ready::clone(&sent[at]);
+        let Lane::Free { priority, .. } = next.lane else { unreachable!() };
+        counts[priority as usize] += 1;
+        sent.extend(finish(&dispatch, &next).start);
+    }
+    assert_eq!(counts, [160, 40, 10], "16 : 4 : 1");
+}
+
+#[test]
+fn retries_never_take_the_last_slots_nor_the_last_room() {
+    let bounds = Bounds { max_in_flight: 10, max_items: 100, lane_items: 100, ..BOUNDS };
+    let dispatch = Dispatch::new(bounds);
+    let (mut sent, mut taken) = (0, 0);
+    for n in 1..=100 {
+        let lane = Lane::Free { priority: Priority::High, retry: true };
+        if let Some(moves) = offer(&dispatch, Ready { lane, ..ready(n, n) }, 1) {
+            taken += 1;
+            sent += moves.start.len();
+        }
+    }
+    assert_eq!((sent, taken), (5, 50), "half of either");
+    assert_eq!(offer(&dispatch, ready(200, 200), 1).unwrap().start.len(), 1, "what is fresh goes at once");
+}
+
+#[test]
+fn an_order_is_sent_one_by_one_and_waits_for_one_that_failed() {
+    let dispatch = Dispatch::new(BOUNDS);
+    let ordered = |n| Ready { lane: Lane::Ordered("a".into()), ..ready(1, n) };
+    let looked = look(&dispatch, &ordered(1));
+    let first = dispatch.claimed(&looked, vec![ordered(1), ordered(2), ordered(3)], false).start;
+    assert_eq!(first.len(), 1);
+    assert!(dispatch.answered(webhook(1), first[0].id).start.is_empty(), "not before its end is stored");
+    let second = dispatch.settled(&first[0], false).start;
+    assert_eq!(second[0].id, ordered(2).id);
+    dispatch.answered(webhook(1), second[0].id);
+    let moves = dispatch.settled(&second[0], true);
+    assert!(moves.start.is_empty());
+    assert_eq!(moves.hand_back[0].id, ordered(3).id, "what comes after it goes back");
+    dispatch.unreserve(webhook(1), &ordered(3).lane, 1, ordered(3).event.weight());
+    assert_eq!(dispatch.load(), empty(BOUNDS));
+}
+
+#[test]
+fn nothing_passes_one_of_an_order_that_is_not_wanted_now() {
+    let dispatch = Dispatch::new(BOUNDS);
+    let ordered = |n| Ready { lane: Lane::Ordered("a".into()), ..ready(1, n) };
+    let looked = look(&dispatch, &ordered(1));
+    let first = dispatch.claimed(&looked, vec![ordered(1), ordered(2)], false).start.remove(0);
+    let how = Refusal::Alone(Time::from_millis(50));
+    let moves = dispatch.refuse(vec![Refused { ready: first, how }]);
+    assert!(moves.start.is_empty());
+    let back: Vec<_> = moves.hand_back.iter().map(|ready| (ready.id, ready.due.millis())).collect();
+    assert_eq!(back, [(ordered(1).id, 50), (ordered(2).id, 1)]);
+}
+
+#[test]
+fn what_is_held_back_for_a_moment_stays_first() {
+    let dispatch = Dispatch::new(BOUNDS);
+    let at = |millis| Time::from_millis(millis);
+    let mut sent = offer(&dispatch, ready(1, 1), 2).unwrap().start;
+    sent.extend(offer(&dispatch, ready(1, 2), 2).unwrap().start);
+    offer(&dispatch, ready(1, 3), 2).unwrap();
+    let refused =
+        sent.into_iter().map(|ready| Refused { ready, how: Refusal::Soon(Scope::Webhook, at(50)) }).collect();
+    assert!(dispatch.refuse(refused).start.is_empty());
+    assert_eq!((dispatch.load().unsettled, dispatch.next_wake()), (0, Some(at(50))), "no slot is held");
+    assert!(offer(&dispatch, ready(1, 4), 2).unwrap().start.is_empty());
+    assert!(dispatch.wake_up(at(49)).start.is_empty());
+    let ids: Vec<_> = dispatch.wake_up(at(50)).start.iter().map(|ready| ready.id).collect();
+    assert_eq!(ids, [ready(1, 1).id, ready(1, 2).id]);
+}
+
+#[test]
+fn a_tenants_limit_holds_all_its_webhooks_and_nobody_elses() {
+    let dispatch = Dispatch::new(BOUNDS);
+    let sent = offer(&dispatch, ready(1, 1), 2).unwrap().start;
+    let how = Refusal::Soon(Scope::Tenant, Time::from_millis(50));
+    let ready_1 = sent.into_iter().next().unwrap();
+    assert!(dispatch.refuse(vec![Refused { ready: ready_1, how }]).start.is_empty());
+    assert!(offer(&dispatch, ready(2, 2), 2).unwrap().start.is_empty());
+    assert_eq!(offer(&dispatch, of_tenant("other", ready(3, 3)), 2).unwrap().start.len(), 1);
+    assert_eq!(dispatch.wake_up(Time::from_millis(50)).start.len(), 2);
+}
+
+#[test]
+fn what_is_parked_goes_back_and_nothing_comes_in() {
+    let dispatch = Dispatch::new(BOUNDS);
+    let sent = offer(&dispatch, ready(1, 1), 1).unwrap().start;
+    offer(&dispatch, ready(1, 2), 1).unwrap();
+    let until = Time::from_millis(100);
+    let back = dispatch.park(whom(&ready(1, 1), 1), until).hand_back;
+    assert_eq!(back.len(), 1);
+    assert!(offer(&dispatch, ready(1, 3), 1).is_none(), "it is born waiting");
+    let looked = look(&dispatch, &ready(1, 3));
+    assert_eq!(looked.room, 0);
+    dispatch.claimed(&looked, vec![], false);
+    dispatch.unreserve(webhook(1), &FRESH, 1, back[0].event.weight());
+    assert!(finish(&dispatch, &sent[0]).start.is_empty(), "what was under way is let finish");
+    dispatch.wake_up(until);
+    assert_eq!(offer(&dispatch, ready(1, 4), 1).unwrap().start.len(), 1);
+}
+
+#[test]
+fn a_trickle_lets_few_in() {
+    let dispatch = Dispatch::new(BOUNDS);
+    dispatch.unpark(whom(&ready(1, 1), 4), Some(2));
+    assert!(offer(&dispatch, ready(1, 1), 4).is_some());
+    assert!(offer(&dispatch, ready(1, 2), 4).is_some());
+    assert!(offer(&dispatch, ready(1, 3), 4).is_none());
+    dispatch.unpark(whom(&ready(1, 1), 4), None);
+    assert!(offer(&dispatch, ready(1, 3), 4).is_some());
 }
 
 #[test]
 fn a_full_lane_is_born_waiting_and_refilled_in_order() {
-    let dispatch = Dispatch::new(Bounds { max_in_flight: 100, max_items: 100, ..BOUNDS });
+    let dispatch = Dispatch::new(Bounds { max_in_flight: 100, max_items: 1_000, ..BOUNDS });
     let sent = offer(&dispatch, ready(1, 1), 1).unwrap().start;
     for n in 2..=4 {
         assert!(offer(&dispatch, ready(1, n), 1).is_some());
     }
     assert!(offer(&dispatch, ready(1, 5), 1).is_none(), "the lane is full");
     assert!(offer(&dispatch, ready(2, 9), 1).is_some(), "others are not");
-    // The scheduler finds the lane due, but there is no room: it is behind from now on.
-    let room = dispatch.reserve_lane(webhook(1));
-    assert_eq!(room.room, 0);
-    dispatch.claimed(room, [], true);
+    // It was born waiting: its lane is behind from now on.
+    assert!(!dispatch.fell_behind(webhook(1), &FRESH).refill, "but there is no room yet");
     let second = finish(&dispatch, &sent[0]).start;
     assert!(offer(&dispatch, ready(1, 6), 1).is_none(), "nothing newer overtakes what waits");
     let refill = finish(&dispatch, &second[0]).refill;
     assert!(refill, "half of the lane is free");
     let rooms = dispatch.take_hungry();
-    assert_eq!(rooms, [LaneRoom { webhook: webhook(1), room: 2 }]);
-    dispatch.claimed(rooms[0], [(ready(1, 5), 1)], false);
+    assert_eq!(rooms, [room(webhook(1), 2)]);
+    dispatch.claimed(&rooms[0], vec![ready(1, 5)], false);
     assert!(offer(&dispatch, ready(1, 7), 1).is_some(), "caught up");
+}
+
+#[test]
+fn a_lane_that_was_asked_for_without_room_is_not_forgotten() {
+    let dispatch = Dispatch::new(BOUNDS);
+    dispatch.park(whom(&ready(1, 1), 1), Time::from_millis(5));
+    let looked = look(&dispatch, &ready(1, 1));
+    assert_eq!(looked.room, 0);
+    // What parked it is over before the store has answered that the lane is held for this node.
+    dispatch.wake_up(Time::from_millis(5));
+    dispatch.claimed(&looked, vec![], true);
+    assert_eq!(dispatch.take_hungry().len(), 1);
 }
 
 #[test]
 fn a_failed_claim_is_made_again() {
     let dispatch = Dispatch::new(BOUNDS);
-    let room = dispatch.reserve_lane(webhook(1));
-    dispatch.claimed(room, [], true);
+    let looked = look(&dispatch, &ready(1, 1));
+    dispatch.claimed(&looked, vec![], true);
     let rooms = dispatch.take_hungry();
+    assert_eq!(rooms.len(), 1);
     dispatch.claim_failed(&rooms);
     assert_eq!(dispatch.take_hungry(), rooms);
 }
@@ -148,64 +350,130 @@ fn a_queued_delivery_can_be_called_off_and_a_sent_one_is_marked() {
     assert_eq!(dispatch.cancel_reason(sent[0].id).as_deref(), Some("no"));
     finish(&dispatch, &sent[0]);
     assert_eq!(dispatch.cancel_reason(sent[0].id), None);
-    dispatch.settled(webhook(1), queued.id, queued.event.weight());
-    assert_eq!(dispatch.load(), Load { items: 0, bytes: 0, unsettled: 0 });
+    dispatch.settled(&queued, false);
+    assert_eq!(dispatch.load(), empty(BOUNDS));
+}
+
+/// What the property below does with what dispatch gives out.
+#[derive(Default)]
+struct Desk {
+    under_way: Vec<Ready>,
+    started: std::collections::HashSet<DeliveryId>,
+}
+
+impl Desk {
+    fn take(&mut self, dispatch: &Dispatch, moves: Moves) {
+        for back in moves.hand_back {
+            self.started.remove(&back.id);
+            dispatch.unreserve(back.webhook, &back.lane, 1, back.event.weight());
+        }
+        for ready in moves.start {
+            assert!(self.started.insert(ready.id), "sent twice at once");
+            let before = self.under_way.iter().filter(|other| {
+                other.webhook == ready.webhook && other.lane == ready.lane && ready.lane.is_ordered()
+            });
+            assert_eq!(before.count(), 0, "two of an order at once");
+            self.under_way.push(ready);
+        }
+    }
+
+    fn pick(&mut self, which: u8) -> Option<Ready> {
+        let at = usize::from(which) % self.under_way.len().max(1);
+        let ready = (at < self.under_way.len()).then(|| self.under_way.remove(at))?;
+        self.started.remove(&ready.id);
+        Some(ready)
+    }
+}
+
+fn made(which: u8, n: u16) -> Ready {
+    let lane = match n % 4 {
+        0 => Lane::Ordered("k".into()),
+        1 => Lane::Free { priority: Priority::Low, retry: true },
+        _ => FRESH,
+    };
+    let made = Ready { id: DeliveryId::new(Time::from_millis(n.into()), &[9; 10]), lane, ..ready(which, 1) };
+    if which == 3 { of_tenant("other", made) } else { made }
 }
 
 proptest! {
     /// Whatever happens in whatever order: the bounds hold, and nothing is left over or sent twice.
     #[test]
-    fn bounds_hold_and_the_books_balance(steps in proptest::collection::vec((0u8..6, 0u8..3), 1..200)) {
+    fn bounds_hold_and_the_books_balance(steps in proptest::collection::vec((0u8..10, 0u8..4), 1..300)) {
         let dispatch = Dispatch::new(BOUNDS);
-        let (mut under_way, mut seen, mut next) = (Vec::new(), std::collections::HashSet::new(), 0u8);
-        for (what, lane) in steps {
+        let mut desk = Desk::default();
+        let (mut n, mut now) = (0u16, 0i64);
+        for (what, which) in steps {
+            n += 1;
+            let ready = made(which, n);
             let moves = match what {
-                0 | 1 => {
-                    next = next.wrapping_add(1);
-                    offer(&dispatch, ready(lane, next), 2).unwrap_or_default()
-                }
-                2 if !under_way.is_empty() => {
-                    let done: Ready = under_way.remove(lane as usize % under_way.len());
-                    seen.remove(&done.id);
-                    finish(&dispatch, &done)
-                }
+                // An order comes from the store alone.
+                0 | 1 if !ready.lane.is_ordered() => offer(&dispatch, ready, 2).unwrap_or_default(),
+                2 => desk.pick(which).map(|done| finish(&dispatch, &done)).unwrap_or_default(),
+                3 => match desk.pick(which) {
+                    Some(failed) => {
+                        let moves = dispatch.answered(failed.webhook, failed.id);
+                        desk.take(&dispatch, moves);
+                        dispatch.settled(&failed, true)
+                    }
+                    None => Moves::default(),
+                },
                 // The scheduler finds something due in a lane, and perhaps more than fits.
-                3 => {
-                    next = next.wrapping_add(1);
-                    let room = dispatch.reserve_lane(webhook(lane));
-                    let found = (room.room > 0).then(|| (ready(lane, next), 2));
-                    dispatch.claimed(room, found, next.is_multiple_of(2))
+                4 | 5 => {
+                    let looked = look(&dispatch, &ready);
+                    let found = if looked.room > 0 { vec![ready] } else { vec![] };
+                    dispatch.claimed(&looked, found, n.is_multiple_of(2))
                 }
-                4 => {
-                    let rooms = dispatch.take_hungry();
-                    let claim = |room| dispatch.claimed(room, None, next.is_multiple_of(3)).start;
-                    Moves { start: rooms.into_iter().flat_map(claim).collect(), refill: false }
+                6 => {
+                    for room in dispatch.take_hungry() {
+                        let moves = dispatch.claimed(&room, vec![], which == 0);
+                        desk.take(&dispatch, moves);
+                    }
+                    Moves::default()
                 }
-                5 => {
+                7 => {
                     dispatch.claim_failed(&dispatch.take_hungry());
                     Moves::default()
                 }
-                _ => Moves::default(),
+                8 => match desk.pick(which) {
+                    Some(ready) => {
+                        let until = Time::from_millis(now + 3);
+                        let how = match n % 5 {
+                            0 => Refusal::Soon(Scope::Webhook, until),
+                            1 => Refusal::Soon(Scope::Tenant, until),
+                            2 => Refusal::Soon(Scope::Node, until),
+                            3 => Refusal::Alone(until),
+                            _ => Refusal::Park(until),
+                        };
+                        dispatch.refuse(vec![Refused { ready, how }])
+                    }
+                    None => Moves::default(),
+                },
+                _ => {
+                    now += 1;
+                    dispatch.wake_up(Time::from_millis(now))
+                }
             };
-            for ready in moves.start {
-                prop_assert!(seen.insert(ready.id), "sent twice at once");
-                under_way.push(ready);
-            }
+            desk.take(&dispatch, moves);
             let load = dispatch.load();
             prop_assert!(load.items <= BOUNDS.max_items && load.unsettled <= BOUNDS.max_in_flight);
-            prop_assert_eq!(load.unsettled, under_way.len());
+            prop_assert_eq!(load.unsettled, desk.under_way.len());
         }
-        while let Some(done) = under_way.pop() {
-            under_way.extend(finish(&dispatch, &done).start);
-        }
-        // Each lane that is behind gets its turn to find that there is no more: memory may not hold all at once.
-        for _ in 0..3 {
+        let moves = dispatch.wake_up(Time::from_millis(now + 1_000));
+        desk.take(&dispatch, moves);
+        // Memory may not hold all at once: each lane that is behind gets its turn to find that there is no more.
+        for _ in 0..50 {
+            while let Some(done) = desk.pick(0) {
+                let moves = finish(&dispatch, &done);
+                desk.take(&dispatch, moves);
+            }
             for room in dispatch.take_hungry() {
-                dispatch.claimed(room, None, false);
+                let moves = dispatch.claimed(&room, vec![], false);
+                desk.take(&dispatch, moves);
             }
         }
         prop_assert!(!dispatch.store_works().refill, "nothing is left to ask the store for");
-        prop_assert_eq!(dispatch.load(), Load { items: 0, bytes: 0, unsettled: 0 });
-        prop_assert!(dispatch.state.lock().lanes.is_empty(), "idle lanes cost nothing");
+        prop_assert_eq!(dispatch.load(), empty(BOUNDS));
+        let state = dispatch.state.lock();
+        prop_assert!(state.hooks.is_empty(), "idle webhooks cost nothing: {:?}", state.hooks);
     }
 }

@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
-use redrive_core::Time;
-use redrive_store::{Claimed, LaneClaim, LaneRoom, StoreError};
+use redrive_core::{TenantId, Time, lane::Lane};
+use redrive_store::{Claimed, LaneClaim, LaneKey, LaneRoom, StoreError};
 
-use crate::{Inner, dispatch::Ready};
+use crate::{
+    Inner,
+    dispatch::{Ready, Whom},
+};
 
 /// Lanes looked at in one go.
 const LANES: usize = 64;
@@ -28,15 +31,15 @@ impl Inner {
             return Ok(Round::Idle(None));
         }
         let now = self.clock.now();
-        let due = self.store.due_lanes(now, LANES).await?;
+        let due = self.store.due_lanes(self.settings.pools.clone(), now, LANES).await?;
         let mut rooms = self.dispatch.take_hungry();
-        for webhook in due.lanes {
+        for key in due.lanes {
             if rooms.iter().map(|room| room.room).sum::<usize>() >= MAX_ROWS {
                 break;
             }
             // Asking for a lane without room still counts: it is held from then on, and asks for itself.
-            if rooms.iter().all(|room| room.webhook != webhook) {
-                rooms.push(self.dispatch.reserve_lane(webhook));
+            if rooms.iter().all(|room| room.key != key) {
+                rooms.push(self.reserve_lane(key).await?);
             }
         }
         if rooms.is_empty() {
@@ -46,8 +49,8 @@ impl Inner {
         let claims = self.store.claim(self.epoch, now, rooms.clone(), bytes).await;
         let taken = match claims {
             Ok(claims) => {
-                for (room, claim) in rooms.into_iter().zip(claims) {
-                    self.take_in(room, claim).await;
+                for (room, claim) in rooms.iter().zip(claims) {
+                    self.take_in(room, claim);
                 }
                 Ok(Round::Busy)
             }
@@ -60,20 +63,34 @@ impl Inner {
         taken
     }
 
-    async fn take_in(self: &Arc<Self>, room: LaneRoom, claim: LaneClaim) {
-        // A webhook that cannot be read now is looked up again at the gate.
-        let hook = self.registry.find(&*self.store, claim.webhook).await.ok().flatten();
-        let max_in_flight = hook.map_or(self.settings.webhook_max_in_flight, |hook| hook.max_in_flight);
-        let deliveries = claim.deliveries.into_iter().map(|claimed| (ready(claimed), max_in_flight));
+    async fn reserve_lane(&self, key: LaneKey) -> Result<LaneRoom, StoreError> {
+        let hook = self.registry.find(&*self.store, key.webhook).await?;
+        // A webhook that is gone still has its deliveries ended one by one.
+        let nobody = TenantId::default();
+        let whom = match &hook {
+            Some(hook) => hook.whom(),
+            None => Whom {
+                webhook: key.webhook,
+                tenant: &nobody,
+                max_in_flight: self.settings.webhook_max_in_flight as usize,
+                tenant_max_in_flight: usize::MAX,
+            },
+        };
+        Ok(self.dispatch.reserve_lane(whom, key.lane))
+    }
+
+    fn take_in(self: &Arc<Self>, room: &LaneRoom, claim: LaneClaim) {
+        let deliveries = claim.deliveries.into_iter().map(|claimed| ready(claimed, &room.key.lane)).collect();
         let moves = self.dispatch.claimed(room, deliveries, claim.more);
         self.carry_out(moves);
     }
 }
 
-fn ready(claimed: Claimed) -> Ready {
+fn ready(claimed: Claimed, lane: &Lane) -> Ready {
     Ready {
         id: claimed.id,
         webhook: claimed.webhook,
+        lane: lane.clone(),
         event: claimed.event,
         format: claimed.format,
         attempt: claimed.attempt_count + 1,
@@ -81,5 +98,6 @@ fn ready(claimed: Claimed) -> Ready {
         due: claimed.due,
         rescues: claimed.rescues,
         deaths: claimed.deaths,
+        began: None,
     }
 }

@@ -9,10 +9,13 @@ use axum::{
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use redrive_core::Invalid;
-use serde::de::DeserializeOwned;
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, IgnoredAny},
+};
 
 use super::{AppState, problem::Problem};
-use crate::app::{AppError, Caller, Scope};
+use crate::app::{App, AppError, Caller, Scope};
 
 /// How long a client may take to send a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -66,15 +69,28 @@ impl<N: Needs> FromRequestParts<AppState> for May<N> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Problem> {
-        let header = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let key = header.and_then(|value| {
-            let (scheme, key) = value.split_once(' ')?;
-            scheme.eq_ignore_ascii_case("bearer").then_some(key.trim())
-        });
-        let caller = key.and_then(|key| app.keys().caller(key)).ok_or(AppError::Unauthorized)?;
+        // Where calls are counted, the caller is known by now.
+        let known = parts.extensions.get::<Arc<Caller>>().cloned();
+        let caller = known.or_else(|| caller(&parts.headers, app)).ok_or(AppError::Unauthorized)?;
         N::check(&caller)?;
         Ok(Self(caller, PhantomData))
     }
+}
+
+/// Whoever holds the key in these headers.
+pub(super) fn caller(headers: &HeaderMap, app: &App) -> Option<Arc<Caller>> {
+    let (scheme, key) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    if !scheme.eq_ignore_ascii_case("bearer") {
+        return None;
+    }
+    app.keys().caller(key.trim())
+}
+
+/// Tells a field that is null (clear it) from one that is not there (leave it).
+pub(super) fn nullable<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    value: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(value).map(Some)
 }
 
 /// An id in the path. One that cannot be an id is an id of nothing.
@@ -193,9 +209,15 @@ impl<T: DeserializeOwned + Default> FromRequest<AppState> for OptionalJson<T> {
 /// Reads a JSON object, and says where and why if it cannot be used.
 pub(super) fn json<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
     // Where the fault is costs time to keep track of, so it is only done when there is one.
-    let value = serde_json::from_slice(body).map_err(|error| match fault::<T>(body) {
-        Some((error, path)) => bad_json(&error, &path),
-        None => bad_json(&error, "."),
+    let value = serde_json::from_slice(body).map_err(|error| {
+        let (error, path) = fault::<T>(body).unwrap_or((error, ".".into()));
+        // A number where one of some names belongs is called a fault of syntax, which it is not.
+        match error.is_syntax() && path != "." && serde_json::from_slice::<IgnoredAny>(body).is_ok() {
+            true => {
+                Invalid::new(path, "must be a text, one of those that the API documentation lists").into()
+            }
+            false => bad_json(&error, &path),
+        }
     })?;
     // A list of values in the right order would pass for an object.
     if !body.trim_ascii_start().starts_with(b"{") {

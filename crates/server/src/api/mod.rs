@@ -5,6 +5,7 @@ mod dlq;
 mod events;
 mod extract;
 mod health;
+mod limit;
 mod page;
 mod problem;
 mod tenants;
@@ -12,7 +13,7 @@ mod webhooks;
 
 use std::sync::Arc;
 
-use axum::{Router, extract::Request, http::StatusCode};
+use axum::{Router, extract::Request, http::StatusCode, middleware};
 use utoipa::{
     Modify, OpenApi,
     openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
@@ -76,11 +77,15 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
 /// All routes.
 pub fn router(app: AppState) -> Router {
     let (router, openapi) = described().split_for_parts();
-    router
+    let router = router
         .merge(SwaggerUi::new("/docs").url("/openapi.json", openapi))
         .fallback(no_such_path)
-        .method_not_allowed_fallback(wrong_method)
-        .with_state(app)
+        .method_not_allowed_fallback(wrong_method);
+    let router = match app.throttle() {
+        Some(_) => router.layer(middleware::from_fn_with_state(app.clone(), limit::limited)),
+        None => router,
+    };
+    router.with_state(app)
 }
 
 async fn no_such_path(request: Request) -> Problem {

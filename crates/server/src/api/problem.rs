@@ -140,13 +140,13 @@ pub(super) struct ChangeProblems;
 
 impl IntoResponses for ReadProblems {
     fn responses() -> BTreeMap<String, RefOr<Documented>> {
-        documented(&[400, 401, 403, 404, 503])
+        documented(&[400, 401, 403, 404, 429, 503])
     }
 }
 
 impl IntoResponses for ChangeProblems {
     fn responses() -> BTreeMap<String, RefOr<Documented>> {
-        documented(&[400, 401, 403, 404, 408, 409, 413, 415, 503])
+        documented(&[400, 401, 403, 404, 408, 409, 413, 415, 429, 503])
     }
 }
 

@@ -5,7 +5,7 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use redrive_core::{Invalid, KeyId, TenantId, Time};
+use redrive_core::{Invalid, KeyId, TenantId, Time, limiter::RateLimit, tenant::TenantRules};
 use redrive_store::{ApiKey, Tenant};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -13,7 +13,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     AppState,
-    extract::{Administers, Json, May, OptionalJson, Query},
+    extract::{Administers, Json, May, OptionalJson, Query, nullable},
     page::{Page, Paging},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
@@ -22,7 +22,7 @@ use crate::app::{AppError, Scope};
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(create, list))
-        .routes(routes!(get))
+        .routes(routes!(get, patch))
         .routes(routes!(create_key, list_keys))
         .routes(routes!(revoke_key))
         .routes(routes!(create_admin_key, list_admin_keys))
@@ -39,6 +39,52 @@ pub(super) struct TenantCreate {
     /// A name for people.
     #[serde(default)]
     name: Option<String>,
+    /// The pool of nodes that sends for it: 1 to 64 of a-z, 0-9, _ and -; `default` if left out.
+    #[serde(default)]
+    #[schema(example = "gold")]
+    pool: Option<String>,
+    /// How fast is sent for it; the server's default if left out.
+    #[serde(default)]
+    rate_limit: Option<RateLimit>,
+    /// Requests at once for it, on each node; the server's default if left out.
+    #[serde(default)]
+    max_in_flight: Option<u32>,
+}
+
+/// What to change about a tenant. Whatever is left out keeps its value.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct TenantChange {
+    /// A name for people; null for none.
+    #[serde(deserialize_with = "nullable")]
+    #[schema(value_type = Option<String>)]
+    name: Option<Option<String>>,
+    /// The pool of nodes that sends for it; null for `default`.
+    #[serde(deserialize_with = "nullable")]
+    #[schema(value_type = Option<String>, example = "gold")]
+    pool: Option<Option<String>>,
+    /// How fast is sent for it; null for the server's default.
+    #[serde(deserialize_with = "nullable")]
+    #[schema(value_type = Option<RateLimit>)]
+    rate_limit: Option<Option<RateLimit>>,
+    /// Requests at once for it, on each node; null for the server's default.
+    #[serde(deserialize_with = "nullable")]
+    #[schema(value_type = Option<u32>)]
+    max_in_flight: Option<Option<u32>>,
+}
+
+impl TenantChange {
+    fn apply_to(self, tenant: &mut Tenant) {
+        fn put<T>(to: &mut T, from: Option<T>) {
+            if let Some(value) = from {
+                *to = value;
+            }
+        }
+        put(&mut tenant.name, self.name);
+        put(&mut tenant.rules.pool, self.pool);
+        put(&mut tenant.rules.rate_limit, self.rate_limit);
+        put(&mut tenant.rules.max_in_flight, self.max_in_flight);
+    }
 }
 
 /// A tenant.
@@ -49,6 +95,12 @@ pub(super) struct TenantView {
     id: TenantId,
     /// A name for people.
     name: Option<String>,
+    /// The pool of nodes that sends for it.
+    pool: String,
+    /// How fast is sent for it; null for the server's default.
+    rate_limit: Option<RateLimit>,
+    /// Requests at once for it, on each node; null for the server's default.
+    max_in_flight: Option<u32>,
     /// When it was made.
     #[schema(value_type = String, format = DateTime)]
     created_at: Time,
@@ -56,7 +108,14 @@ pub(super) struct TenantView {
 
 impl From<Tenant> for TenantView {
     fn from(tenant: Tenant) -> Self {
-        Self { id: tenant.id, name: tenant.name, created_at: tenant.created_at }
+        Self {
+            pool: tenant.rules.pool().to_owned(),
+            rate_limit: tenant.rules.rate_limit,
+            max_in_flight: tenant.rules.max_in_flight,
+            id: tenant.id,
+            name: tenant.name,
+            created_at: tenant.created_at,
+        }
     }
 }
 
@@ -70,7 +129,9 @@ async fn create(
     _: May<Administers>,
     Json(input): Json<TenantCreate>,
 ) -> Result<Response, Problem> {
-    let tenant = app.create_tenant(&input.id, input.name).await?;
+    let TenantCreate { id, name, pool, rate_limit, max_in_flight } = input;
+    let rules = TenantRules { pool, rate_limit, max_in_flight };
+    let tenant = app.create_tenant(&id, name, rules).await?;
     Ok((StatusCode::CREATED, axum::Json(TenantView::from(tenant))).into_response())
 }
 
@@ -106,6 +167,24 @@ async fn get(
 ) -> Result<axum::Json<TenantView>, Problem> {
     let id = named(&app, &id).await?;
     Ok(axum::Json(app.tenant(id).await?.into()))
+}
+
+/// Change a tenant
+///
+/// Whatever is left out keeps its value. What waits goes by the new rules.
+#[utoipa::path(
+    patch, path = "/v1/tenants/{id}", tag = "tenants", params(("id" = String, Path)),
+    request_body = TenantChange,
+    responses((status = 200, body = TenantView), ChangeProblems),
+)]
+async fn patch(
+    State(app): State<AppState>,
+    _: May<Administers>,
+    axum::extract::Path(id): axum::extract::Path<String>,
+    Json(input): Json<TenantChange>,
+) -> Result<axum::Json<TenantView>, Problem> {
+    let id = named(&app, &id).await?;
+    Ok(axum::Json(app.change_tenant(id, |tenant| input.apply_to(tenant)).await?.into()))
 }
 
 /// An API key to make.

@@ -58,7 +58,18 @@ impl Scope {
 
 /// Somebody with a valid key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Caller {
+pub struct Caller {
+    /// The key; none for the admin key that was configured.
+    pub key: Option<KeyId>,
+    /// The key's name, for telling people who did something.
+    pub name: String,
+    /// What the key allows.
+    pub role: Role,
+}
+
+/// What a key allows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Role {
     /// May do everything, for any tenant.
     Admin,
     /// Acts for one tenant.
@@ -71,14 +82,32 @@ pub enum Caller {
 }
 
 impl Caller {
+    /// Whoever has the admin key that was configured.
+    fn configured_admin() -> Self {
+        Self { key: None, name: "admin".into(), role: Role::Admin }
+    }
+
+    /// Whoever has this key.
+    fn of(key: &ApiKey) -> Self {
+        let role = match &key.tenant {
+            None => Role::Admin,
+            Some(tenant) => Role::Tenant { tenant: tenant.clone(), scopes: key.scopes },
+        };
+        let name = match key.name.as_str() {
+            "" => key.id.to_string(),
+            name => name.to_owned(),
+        };
+        Self { key: Some(key.id), name, role }
+    }
+
     /// The tenant to act for. Only an admin may name another than its own.
     pub fn acts_for(&self, named: Option<&str>) -> Result<TenantId, AppError> {
-        match self {
-            Self::Admin => Ok(named.map(TenantId::parse).transpose()?.unwrap_or_default()),
-            Self::Tenant { tenant, .. } if named.is_none_or(|named| named == tenant.as_str()) => {
+        match &self.role {
+            Role::Admin => Ok(named.map(TenantId::parse).transpose()?.unwrap_or_default()),
+            Role::Tenant { tenant, .. } if named.is_none_or(|named| named == tenant.as_str()) => {
                 Ok(tenant.clone())
             }
-            Self::Tenant { .. } => {
+            Role::Tenant { .. } => {
                 Err(AppError::Forbidden("tenant_id names another tenant; leave it out".into()))
             }
         }
@@ -86,7 +115,7 @@ impl Caller {
 
     /// Refuses a key without this scope.
     pub fn must_have(&self, scope: Scope) -> Result<(), AppError> {
-        let Self::Tenant { scopes, .. } = self else { return Ok(()) };
+        let Role::Tenant { scopes, .. } = &self.role else { return Ok(()) };
         let enough = scopes & scope.bit() != 0 || scope == Scope::Read && scopes & Scope::Manage.bit() != 0;
         if enough {
             return Ok(());
@@ -96,9 +125,9 @@ impl Caller {
 
     /// Refuses everybody but an admin.
     pub fn must_be_admin(&self) -> Result<(), AppError> {
-        match self {
-            Self::Admin => Ok(()),
-            Self::Tenant { .. } => Err(AppError::Forbidden("this needs an admin key".into())),
+        match self.role {
+            Role::Admin => Ok(()),
+            Role::Tenant { .. } => Err(AppError::Forbidden("this needs an admin key".into())),
         }
     }
 }
@@ -114,13 +143,10 @@ pub fn new_key() -> String {
     format!("rdk_{hex}")
 }
 
-/// A key that is valid now, and whose it is.
-type Live = (KeyId, Arc<Caller>);
-
 /// The keys that are valid now.
 pub struct Keys {
     // Hashes of 256 random bits: how long a look-up takes tells nothing about any key.
-    live: RwLock<HashMap<[u8; 32], Live>>,
+    live: RwLock<HashMap<[u8; 32], Arc<Caller>>>,
     admin: Option<([u8; 32], Arc<Caller>)>,
 }
 
@@ -129,7 +155,7 @@ impl Keys {
     pub async fn load(store: &dyn Store, admin: Option<&str>) -> Result<Self, StoreError> {
         let keys = Self {
             live: RwLock::default(),
-            admin: admin.map(|key| (hash_key(key), Arc::new(Caller::Admin))),
+            admin: admin.map(|key| (hash_key(key), Arc::new(Caller::configured_admin()))),
         };
         for key in store.live_keys().await? {
             keys.add(&key);
@@ -139,7 +165,7 @@ impl Keys {
 
     /// Whether anybody could act as an admin.
     pub fn has_admin(&self) -> bool {
-        self.admin.is_some() || self.live.read().values().any(|(_, caller)| **caller == Caller::Admin)
+        self.admin.is_some() || self.live.read().values().any(|caller| caller.role == Role::Admin)
     }
 
     /// Whose key this is.
@@ -150,15 +176,11 @@ impl Keys {
         {
             return Some(caller.clone());
         }
-        self.live.read().get(&hash).map(|(_, caller)| caller.clone())
+        self.live.read().get(&hash).cloned()
     }
 
     fn add(&self, key: &ApiKey) {
-        let caller = match &key.tenant {
-            None => Caller::Admin,
-            Some(tenant) => Caller::Tenant { tenant: tenant.clone(), scopes: key.scopes },
-        };
-        self.live.write().insert(key.hash, (key.id, Arc::new(caller)));
+        self.live.write().insert(key.hash, Arc::new(Caller::of(key)));
     }
 
     /// Makes a key and stores it. Gives the key itself, this once. None: no such tenant.
@@ -198,7 +220,7 @@ impl Keys {
         if !store.revoke_key(tenant, id, now).await? {
             return Ok(false);
         }
-        self.live.write().retain(|_, (live, _)| *live != id);
+        self.live.write().retain(|_, caller| caller.key != Some(id));
         Ok(true)
     }
 }
@@ -208,7 +230,8 @@ mod tests {
     use super::*;
 
     fn key(scopes: &[Scope]) -> Caller {
-        Caller::Tenant { tenant: TenantId::parse("acme").unwrap(), scopes: Scope::to_bits(scopes) }
+        let role = Role::Tenant { tenant: TenantId::parse("acme").unwrap(), scopes: Scope::to_bits(scopes) };
+        Caller { key: None, name: "test".into(), role }
     }
 
     #[test]
@@ -224,8 +247,9 @@ mod tests {
 
     #[test]
     fn only_an_admin_names_tenants() {
-        assert_eq!(Caller::Admin.acts_for(None).unwrap().as_str(), "default");
-        assert_eq!(Caller::Admin.acts_for(Some("acme")).unwrap().as_str(), "acme");
+        let admin = Caller::configured_admin();
+        assert_eq!(admin.acts_for(None).unwrap().as_str(), "default");
+        assert_eq!(admin.acts_for(Some("acme")).unwrap().as_str(), "acme");
         assert!(key(&Scope::ALL).acts_for(Some("acme")).is_ok());
         assert!(key(&Scope::ALL).acts_for(Some("other")).is_err());
         assert!(key(&Scope::ALL).must_be_admin().is_err());

@@ -1,34 +1,20 @@
 //! Deliveries: what became of them, why they wait, retrying and cancelling.
 
-use redrive_core::{DeliveryId, DeliveryStatus, TenantId, Time};
-use redrive_engine::Whereabouts;
+use redrive_core::{DeliveryId, DeliveryStatus, TenantId, lane::Priority};
+use redrive_engine::Waiting;
 use redrive_store::{
-    Cancelled, Delivery, DeliveryCursor, DeliveryFilter, PageRequest, Redriven, StatusFilter, StoredAttempt,
+    Cancelled, Delivery, DeliveryCursor, DeliveryFilter, PageRequest, Redriven, StatusFilter,
 };
 
 use super::{App, AppError};
-
-/// What a pending delivery waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum WaitingOn {
-    /// Its next attempt is not due yet.
-    Schedule,
-    /// Its webhook has as many requests under way as it may have.
-    InFlightLimit,
-    /// The server has as much under way as it may have.
-    Capacity,
-}
 
 /// A delivery as people see it now.
 #[derive(Clone, Debug)]
 pub struct Seen {
     /// The delivery, with `InFlight` where a request is under way.
     pub delivery: Delivery,
-    /// What it waits for.
-    pub waiting_on: Option<WaitingOn>,
-    /// When it is due, where that is known.
-    pub next_attempt_at: Option<Time>,
+    /// What it waits for, while it is pending.
+    pub waiting: Option<Waiting>,
     /// How many attempts its webhook allows.
     pub max_attempts: Option<u32>,
 }
@@ -37,7 +23,7 @@ impl App {
     /// One delivery.
     pub async fn delivery(&self, tenant: TenantId, id: DeliveryId) -> Result<Seen, AppError> {
         let found = self.store().delivery(tenant, id).await?;
-        Ok(self.see(found.ok_or(AppError::NotFound("delivery"))?).await)
+        self.see(found.ok_or(AppError::NotFound("delivery"))?).await
     }
 
     /// Deliveries, newest event first.
@@ -51,7 +37,7 @@ impl App {
             return self.list_in_flight(tenant, filter, page).await;
         }
         let found = self.store().list_deliveries(tenant, filter, page).await?;
-        Ok(self.see_all(found).await)
+        self.see_all(found).await
     }
 
     /// The store knows what a node has; which of that is on the wire only the node knows. So pages of the one
@@ -69,7 +55,7 @@ impl App {
             let is_last = found.len() < limit;
             let last =
                 found.last().map(|delivery| DeliveryCursor { event: delivery.event, delivery: delivery.id });
-            let seen = self.see_all(found).await;
+            let seen = self.see_all(found).await?;
             in_flight
                 .extend(seen.into_iter().filter(|seen| seen.delivery.status == DeliveryStatus::InFlight));
             if is_last || in_flight.len() >= limit {
@@ -88,18 +74,18 @@ impl App {
         page: PageRequest<DeliveryId>,
     ) -> Result<Vec<Seen>, AppError> {
         let found = self.store().list_dead(tenant, filter, page).await?;
-        Ok(self.see_all(found).await)
+        self.see_all(found).await
     }
 
-    /// The attempts of one delivery.
-    pub async fn attempts(&self, tenant: TenantId, id: DeliveryId) -> Result<Vec<StoredAttempt>, AppError> {
-        self.store().attempts(tenant, id).await?.ok_or(AppError::NotFound("delivery"))
-    }
-
-    /// Makes a pending delivery due now, or an ended one a new round. Gives the delivery to watch.
-    pub async fn retry(&self, tenant: TenantId, id: DeliveryId) -> Result<DeliveryId, AppError> {
-        match self.engine.retry(tenant, id).await? {
-            Redriven::DueNow(id) | Redriven::NewRound(id) => Ok(id),
+    /// Makes a pending delivery due now, or an ended one a new round. Gives the delivery to watch, as it is now.
+    pub async fn retry(
+        &self,
+        tenant: TenantId,
+        id: DeliveryId,
+        priority: Option<Priority>,
+    ) -> Result<Seen, AppError> {
+        match self.engine.retry(tenant.clone(), id, priority).await? {
+            Redriven::DueNow(id) | Redriven::NewRound(id) => self.delivery(tenant, id).await,
             Redriven::AlreadyAs(round) => Err(AppError::conflict(
                 "already_redriven",
                 format!("this delivery was redriven as {round}; retry that one instead"),
@@ -122,33 +108,24 @@ impl App {
         }
     }
 
-    async fn see_all(&self, found: Vec<Delivery>) -> Vec<Seen> {
+    async fn see_all(&self, found: Vec<Delivery>) -> Result<Vec<Seen>, AppError> {
         let mut seen = Vec::with_capacity(found.len());
         for delivery in found {
-            seen.push(self.see(delivery).await);
+            seen.push(self.see(delivery).await?);
         }
-        seen
+        Ok(seen)
     }
 
     /// Adds what only this node knows.
-    async fn see(&self, mut delivery: Delivery) -> Seen {
+    pub(super) async fn see(&self, mut delivery: Delivery) -> Result<Seen, AppError> {
         let max_attempts = self.engine.max_attempts(delivery.webhook).await;
-        if delivery.status != DeliveryStatus::Pending {
-            return Seen { delivery, waiting_on: None, next_attempt_at: None, max_attempts };
+        let mut waiting = None;
+        if delivery.status == DeliveryStatus::Pending {
+            waiting = self.engine.waiting(&delivery).await?;
+            if waiting.is_none() {
+                delivery.status = DeliveryStatus::InFlight;
+            }
         }
-        let now = self.engine.clock().now();
-        let (waiting_on, next_attempt_at) = match delivery.due {
-            Some(due) if due > now => (Some(WaitingOn::Schedule), Some(due)),
-            Some(_) => (Some(WaitingOn::Capacity), None),
-            None => match self.engine.whereabouts(delivery.webhook, delivery.id) {
-                Some(Whereabouts::Sending) => {
-                    delivery.status = DeliveryStatus::InFlight;
-                    (None, None)
-                }
-                Some(Whereabouts::InFlightLimit) => (Some(WaitingOn::InFlightLimit), None),
-                Some(Whereabouts::Capacity) | None => (Some(WaitingOn::Capacity), None),
-            },
-        };
-        Seen { delivery, waiting_on, next_attempt_at, max_attempts }
+        Ok(Seen { delivery, waiting, max_attempts })
     }
 }

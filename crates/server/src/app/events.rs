@@ -1,8 +1,8 @@
 //! Publishing, looking events up, replaying them.
 
-use redrive_core::{DeliveryId, EventId, TenantId};
+use redrive_core::{DeliveryId, EventId, TenantId, lane::Priority};
 use redrive_engine::{Draft, Receipt, ReplayTo};
-use redrive_store::{EventFilter, PageRequest, StoredAttempt, StoredEvent};
+use redrive_store::{EventFilter, PageRequest, StoredEvent};
 
 use super::{App, AppError};
 
@@ -34,23 +34,15 @@ impl App {
         Ok(self.store().list_events(tenant, filter, page).await?)
     }
 
-    /// The attempts of all deliveries of an event.
-    pub async fn attempts_of_event(
-        &self,
-        tenant: TenantId,
-        event: EventId,
-    ) -> Result<Vec<StoredAttempt>, AppError> {
-        self.store().attempts_of_event(tenant, event).await?.ok_or(AppError::NotFound("event"))
-    }
-
     /// Delivers an event again.
     pub async fn replay(
         &self,
         tenant: TenantId,
         event: EventId,
         to: ReplayTo,
+        priority: Option<Priority>,
     ) -> Result<Vec<DeliveryId>, AppError> {
         self.event(tenant.clone(), event).await?;
-        Ok(self.engine.replay(tenant, event, to).await?)
+        Ok(self.engine.replay(tenant, event, to, priority).await?)
     }
 }

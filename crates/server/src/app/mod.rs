@@ -1,12 +1,17 @@
 //! What people can do with Redrive, authorised and checked. Every surface (API, CLI, pages) goes through
 //! here and changes nothing in any other way.
 
+pub mod attempts;
 pub mod auth;
+mod blocked;
+pub mod circuit;
 pub mod deliveries;
 pub mod error;
 pub mod events;
+pub mod health;
 mod metrics;
 pub mod tenants;
+pub mod throttle;
 pub mod webhooks;
 
 use std::{
@@ -19,20 +24,27 @@ use std::{
 
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry as Metrics;
-use redrive_core::webhook::UrlRules;
+use redrive_core::{limiter::RateLimit, retry::RetryPolicy, webhook::UrlRules};
 use redrive_engine::{Engine, clock};
 use redrive_store::{Store, StoreError};
 
 pub use auth::{Caller, Keys, Scope};
 pub use error::AppError;
+pub use throttle::Throttle;
 
 /// What the use cases need to know of the settings.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Rules {
     /// Which URLs webhooks may have.
     pub urls: UrlRules,
     /// The largest payload.
     pub max_payload_bytes: usize,
+    /// How fast one key may call the API; none for no limit.
+    pub api_rate: Option<RateLimit>,
+    /// The pools of tenants that this node sends for.
+    pub pools: Vec<String>,
+    /// The retry policy of webhooks that do not say otherwise.
+    pub retry: RetryPolicy,
 }
 
 /// The running application.
@@ -40,6 +52,10 @@ pub struct App {
     engine: Engine,
     keys: Keys,
     rules: Rules,
+    /// How fast keys may call; none if as fast as they like.
+    throttle: Option<Throttle>,
+    /// Held while a tenant is read, changed and written back.
+    changing_tenants: tokio::sync::Mutex<()>,
     metrics: Mutex<Metrics>,
     draining: AtomicBool,
     /// When the store was last asked whether it can be written, and what it said.
@@ -55,6 +71,8 @@ impl App {
         Arc::new(Self {
             engine,
             keys,
+            throttle: rules.api_rate.map(Throttle::new),
+            changing_tenants: tokio::sync::Mutex::default(),
             rules,
             metrics: Mutex::new(metrics),
             draining: AtomicBool::new(false),
@@ -70,6 +88,11 @@ impl App {
     /// The keys that may come in.
     pub fn keys(&self) -> &Keys {
         &self.keys
+    }
+
+    /// How fast keys may call; none if as fast as they like.
+    pub fn throttle(&self) -> Option<&Throttle> {
+        self.throttle.as_ref()
     }
 
     /// The limits in force.

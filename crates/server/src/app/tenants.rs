@@ -1,27 +1,30 @@
 //! Tenants and their keys, for admins.
 
-use redrive_core::{Invalid, KeyId, TenantId};
+use redrive_core::{Invalid, KeyId, TenantId, tenant::TenantRules};
 use redrive_store::{ApiKey, PageRequest, Tenant};
 
-use super::{App, AppError, Caller, Scope};
+use super::{App, AppError, Caller, Scope, auth::Role};
 
 impl App {
     /// The tenant that a caller acts for. One that an admin names must exist.
     pub async fn acts_for(&self, caller: &Caller, named: Option<&str>) -> Result<TenantId, AppError> {
         let tenant = caller.acts_for(named)?;
-        if *caller == Caller::Admin && named.is_some() && !self.engine.registry().knows(&tenant) {
+        if caller.role == Role::Admin && named.is_some() && !self.engine.registry().knows(&tenant) {
             self.tenant(tenant.clone()).await?;
         }
         Ok(tenant)
     }
 
     /// Makes a tenant.
-    pub async fn create_tenant(&self, id: &str, name: Option<String>) -> Result<Tenant, AppError> {
+    pub async fn create_tenant(
+        &self,
+        id: &str,
+        name: Option<String>,
+        rules: TenantRules,
+    ) -> Result<Tenant, AppError> {
         let id = TenantId::parse(id).map_err(|invalid| Invalid::new("id", invalid.message))?;
-        if name.as_ref().is_some_and(|name| name.len() > 256 || name.chars().any(char::is_control)) {
-            return Err(Invalid::new("name", "must be at most 256 bytes without control characters").into());
-        }
-        let tenant = Tenant { id, name, created_at: self.engine.clock().now() };
+        let tenant = Tenant { id, name, rules, created_at: self.engine.clock().now() };
+        check(&tenant)?;
         if !self.store().create_tenant(tenant.clone()).await? {
             return Err(AppError::conflict(
                 "tenant_exists",
@@ -29,6 +32,23 @@ impl App {
             ));
         }
         Ok(tenant)
+    }
+
+    /// Changes a tenant.
+    pub async fn change_tenant(
+        &self,
+        id: TenantId,
+        change: impl FnOnce(&mut Tenant),
+    ) -> Result<Tenant, AppError> {
+        // One at a time, so that two changes of different fields both last.
+        let _turn = self.changing_tenants.lock().await;
+        let mut tenant = self.tenant(id).await?;
+        change(&mut tenant);
+        check(&tenant)?;
+        match self.engine.change_tenant(tenant.clone()).await? {
+            true => Ok(tenant),
+            false => Err(AppError::NotFound("tenant")),
+        }
     }
 
     /// One tenant.
@@ -76,4 +96,11 @@ impl App {
             false => Err(AppError::NotFound("live API key")),
         }
     }
+}
+
+fn check(tenant: &Tenant) -> Result<(), AppError> {
+    if tenant.name.as_ref().is_some_and(|name| name.len() > 256 || name.chars().any(char::is_control)) {
+        return Err(Invalid::new("name", "must be at most 256 bytes without control characters").into());
+    }
+    Ok(tenant.rules.validate()?)
 }

@@ -21,9 +21,9 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Start on this machine, ready to try: data in ./redrive-data, http and loopback targets allowed.
-    Dev(ServerArgs),
+    Dev(RunArgs),
     /// Start for real: https to public addresses only, unless the configuration says otherwise.
-    Serve(ServerArgs),
+    Serve(RunArgs),
     /// Make, list and revoke API keys.
     Keys {
         #[command(subcommand)]
@@ -51,8 +51,31 @@ struct ServerArgs {
 
 impl ServerArgs {
     fn load(&self, profile: Profile) -> Result<Config, ConfigError> {
-        let flags = Overrides { listen: self.listen.clone(), database_url: self.database_url.clone() };
+        self.load_with(profile, &[])
+    }
+
+    fn load_with(&self, profile: Profile, pools: &[String]) -> Result<Config, ConfigError> {
+        let flags = Overrides {
+            listen: self.listen.clone(),
+            database_url: self.database_url.clone(),
+            pools: pools.to_vec(),
+        };
         config::load(profile, self.config.as_deref(), &flags)
+    }
+}
+
+#[derive(Args, Clone)]
+struct RunArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+    /// Send for the tenants of this pool; give it once for each. "default" if left out.
+    #[arg(long = "pool", value_name = "NAME")]
+    pools: Vec<String>,
+}
+
+impl RunArgs {
+    fn load(&self, profile: Profile) -> Result<Config, ConfigError> {
+        self.server.load_with(profile, &self.pools)
     }
 }
 
@@ -70,12 +93,12 @@ struct ProfileArgs {
     #[arg(long)]
     dev: bool,
     #[command(flatten)]
-    server: ServerArgs,
+    run: RunArgs,
 }
 
 impl ProfileArgs {
     fn load(&self) -> Result<Config, ConfigError> {
-        self.server.load(if self.dev { Profile::Dev } else { Profile::Serve })
+        self.run.load(if self.dev { Profile::Dev } else { Profile::Serve })
     }
 }
 

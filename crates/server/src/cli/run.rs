@@ -97,6 +97,9 @@ async fn assemble(
     let rules = Rules {
         urls: UrlRules { allow_http: config.egress.allow_http },
         max_payload_bytes: config.events.max_payload_bytes,
+        api_rate: config.limits.api_rate()?,
+        pools: config.pools.clone(),
+        retry: config.retry_policy()?,
     };
     Ok(App::new(engine, keys, rules, metrics))
 }

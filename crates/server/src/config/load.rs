@@ -52,9 +52,10 @@ fn nearest(setting: &str) -> String {
     let written = setting.strip_prefix("REDRIVE_").unwrap_or(setting).to_lowercase();
     // A section alone, or a key without its section, is as likely as a typo.
     let distance = |key: &str| {
-        let (section, rest) = key.split_once('.').unwrap_or(("", key));
+        let (section, rest) = key.split_once('.').unwrap_or((key, key));
+        let last = key.rsplit('.').next().unwrap_or(key);
         let whole = key.replace('.', "_");
-        let spellings = [key, whole.as_str(), section, rest];
+        let spellings = [key, whole.as_str(), section, rest, last];
         spellings.iter().map(|known| strsim::damerau_levenshtein(known, &written)).min()
     };
     let best = SETTINGS.iter().min_by_key(|known| distance(known.key));
@@ -68,6 +69,8 @@ pub struct Overrides {
     pub listen: Option<String>,
     /// `--database-url`.
     pub database_url: Option<String>,
+    /// `--pool`, as often as it was given.
+    pub pools: Vec<String>,
 }
 
 /// Reads all settings of a profile and checks them.
@@ -78,12 +81,14 @@ pub fn load(profile: Profile, file: Option<&Path>, flags: &Overrides) -> Result<
         None => String::new(),
     };
     let mut config = parse(profile, &text, std::env::vars())?;
-    let flags = [("server.listen", &flags.listen), ("database.url", &flags.database_url)];
     let mut table = Table::new();
-    for (key, value) in flags {
+    for (key, value) in [("server.listen", &flags.listen), ("database.url", &flags.database_url)] {
         if let Some(value) = value {
             set(&mut table, key, Value::String(value.clone()));
         }
+    }
+    if !flags.pools.is_empty() {
+        set(&mut table, "pools", Value::Array(flags.pools.iter().cloned().map(Value::String).collect()));
     }
     if !table.is_empty() {
         config = merge(&config, table)?;
@@ -158,14 +163,7 @@ fn merge(defaults: &Config, changes: Table) -> Result<Config, ConfigError> {
     let mut merged = to_table(defaults)?;
     let admin_key = defaults.auth.admin_key.clone();
     let names_key = changes.get("auth").is_some_and(|auth| auth.get("admin_key").is_some());
-    for (section, value) in changes {
-        match (merged.get_mut(&section), value) {
-            (Some(Value::Table(old)), Value::Table(new)) => old.extend(new),
-            (_, value) => {
-                merged.insert(section, value);
-            }
-        }
-    }
+    overlay(&mut merged, changes);
     let mut config: Config = serde_path_to_error::deserialize(Value::Table(merged)).map_err(|error| {
         let setting = error.path().to_string();
         let reason = error.into_inner().message().to_owned();
@@ -179,6 +177,18 @@ fn merge(defaults: &Config, changes: Table) -> Result<Config, ConfigError> {
     Ok(config)
 }
 
+/// Puts changes over a table, section by section.
+fn overlay(table: &mut Table, changes: Table) {
+    for (name, value) in changes {
+        match (table.get_mut(&name), value) {
+            (Some(Value::Table(old)), Value::Table(new)) => overlay(old, new),
+            (_, value) => {
+                table.insert(name, value);
+            }
+        }
+    }
+}
+
 /// What would be right, where the error alone does not say.
 fn hint(setting: &str) -> &'static str {
     match setting.split('[').next() {
@@ -186,6 +196,7 @@ fn hint(setting: &str) -> &'static str {
         Some("egress.allow_networks") => {
             "; write a list of networks, such as [\"10.0.0.0/8\", \"192.168.1.7/32\"]"
         }
+        Some("pools") => "; write a list of names, such as [\"default\", \"gold\"]",
         _ => "",
     }
 }
@@ -280,6 +291,62 @@ mod tests {
         assert!(refused(Profile::Serve, "[log]\nlevel = \"loud\"").contains("names no level"));
         assert!(refused(Profile::Serve, "[egress]\nconnect_timeout = 0").contains("10ms"));
         assert!(refused(Profile::Serve, "[retry]\njitter = 3.0").starts_with("retry.jitter"));
+    }
+
+    #[test]
+    fn circuits_limits_and_pools() {
+        let file =
+            "pools = [\"gold\"]\n[circuit_breaker]\nminimum_throughput = 3\n[limits.webhook]\nburst = 9";
+        let vars = env(&[
+            ("REDRIVE_LIMITS_WEBHOOK_REQUESTS_PER_MINUTE", "600"),
+            ("REDRIVE_LIMITS_TENANT_MAX_IN_FLIGHT", "50"),
+            ("REDRIVE_CIRCUIT_BREAKER_SLEEP_WINDOW_MS", "5000"),
+            ("REDRIVE_WEBHOOKS_DISABLE_AFTER", "0"),
+        ]);
+        let settings = parse(Profile::Serve, file, vars).unwrap().engine_settings().unwrap();
+        let limit = settings.webhook_rate_limit.unwrap();
+        assert_eq!((limit.requests_per_minute, limit.burst), (600, Some(9)));
+        assert_eq!((settings.tenant_rate_limit, settings.tenant_max_in_flight), (None, Some(50)));
+        assert_eq!((settings.breaker.minimum_throughput, settings.breaker.half_open_max_calls), (3, 5));
+        assert_eq!(settings.breaker.sleep_window.as_secs(), 5);
+        assert_eq!((settings.disable_after, settings.pools), (None, vec!["gold".to_owned()]));
+        let defaults = Config::defaults(Profile::Serve).engine_settings().unwrap();
+        assert_eq!(defaults.disable_after.map(|after| after.as_secs()), Some(5 * 86_400));
+        assert_eq!(defaults.pools, ["default"]);
+    }
+
+    #[test]
+    fn circuits_limits_and_pools_that_make_no_sense() {
+        let refused = |file: &str| {
+            let config = parse(Profile::Serve, file, []).unwrap();
+            config.validate(Profile::Serve).unwrap_err().to_string()
+        };
+        for (setting, value) in [
+            ("circuit_breaker.window_size_ms", "0"),
+            ("circuit_breaker.minimum_throughput", "0"),
+            ("circuit_breaker.error_threshold_percentage", "101"),
+            ("circuit_breaker.sleep_window_ms", "1"),
+            ("circuit_breaker.half_open_max_calls", "0"),
+            ("circuit_breaker.half_open_success_threshold", "0"),
+            ("limits.webhook.requests_per_minute", "0"),
+            ("limits.webhook.burst", "1"),
+            ("limits.tenant.requests_per_minute", "0"),
+            ("limits.tenant.burst", "1"),
+            ("limits.tenant.max_in_flight", "0"),
+            ("limits.global.requests_per_second", "0"),
+            ("limits.global.burst", "1"),
+            ("limits.api.requests_per_minute", "0"),
+            ("limits.api.burst", "1"),
+            ("pools", "[]"),
+            ("pools", "[\"Not a name\"]"),
+        ] {
+            let said = refused(&format!("{setting} = {value}"));
+            assert!(said.starts_with(&format!("{setting}: ")), "{said}");
+        }
+        let text = parse(Profile::Serve, "", env(&[("REDRIVE_POOLS", "gold")])).unwrap_err().to_string();
+        assert!(text.starts_with("pools: ") && text.contains("a list of names"), "{text}");
+        let typo = parse(Profile::Serve, "[limits.tenants]", []).unwrap_err().to_string();
+        assert!(typo.contains("did you mean limits.tenant."), "{typo}");
     }
 
     #[test]

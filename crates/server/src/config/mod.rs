@@ -1,6 +1,7 @@
 //! What the operator decides, from a file, the environment and flags: one struct per concern, checked once
 //! at the start. `settings.rs` is the list of every setting with its reason.
 
+mod limits;
 mod load;
 mod settings;
 
@@ -8,7 +9,10 @@ use std::{fmt, net::SocketAddr, path::PathBuf};
 
 use ipnet::IpNet;
 use redrive_core::{
+    Invalid,
+    breaker::{BreakerConfig, BreakerPolicy},
     retry::{RetryConfig, RetryPolicy},
+    tenant::check_pool,
     time::Span,
 };
 use redrive_engine::Settings;
@@ -16,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::telemetry;
 
+pub use limits::{Limits, PerMinute, PerSecond, TenantLimits};
 pub use load::{ConfigError, Overrides, load};
 pub use settings::{SETTINGS, Setting, env_name};
 
@@ -32,6 +37,8 @@ pub enum Profile {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
+    /// The pools of tenants that this node sends for.
+    pub pools: Vec<String>,
     /// The HTTP server.
     pub server: Server,
     /// The store.
@@ -46,6 +53,12 @@ pub struct Config {
     pub events: Events,
     /// When to try again.
     pub retry: RetryConfig,
+    /// When to stop calling an endpoint that fails.
+    pub circuit_breaker: BreakerConfig,
+    /// How fast, for whom.
+    pub limits: Limits,
+    /// What becomes of webhooks that never work.
+    pub webhooks: Webhooks,
     /// What is written to the log.
     pub log: Log,
     /// For trying things out.
@@ -124,6 +137,14 @@ pub struct Events {
     pub idempotency_window: Span,
 }
 
+/// What becomes of webhooks that never work.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Webhooks {
+    /// A webhook that has only failed for so long is disabled; 0 for never.
+    pub disable_after: Span,
+}
+
 /// What is written to the log.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -170,6 +191,7 @@ impl Config {
         let dev = profile == Profile::Dev;
         let loopback = ["127.0.0.0/8", "::1/128"].into_iter().filter_map(|net| net.parse().ok());
         Self {
+            pools: engine.pools,
             server: Server {
                 listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
                 drain_deadline: Span::secs(30),
@@ -193,6 +215,9 @@ impl Config {
             },
             events: Events { max_payload_bytes: 256 * 1024, idempotency_window: Span::secs(24 * 3600) },
             retry: RetryConfig::default(),
+            circuit_breaker: BreakerConfig::default(),
+            limits: Limits::default(),
+            webhooks: Webhooks { disable_after: Span::secs(5 * 24 * 3600) },
             log: Log { level: "info".into() },
             dev: Dev { clock_speed: 1.0 },
         }
@@ -200,11 +225,15 @@ impl Config {
 
     /// The retry policy of webhooks that do not say otherwise.
     pub fn retry_policy(&self) -> Result<RetryPolicy, ConfigError> {
-        let field = |invalid: redrive_core::Invalid| {
-            let key = invalid.field.replace("retry_config", "retry");
-            ConfigError::Invalid { setting: key, reason: invalid.message }
-        };
-        self.retry.resolve(&RetryPolicy::default()).map_err(field)
+        self.retry
+            .resolve(&RetryPolicy::default())
+            .map_err(|invalid| renamed(invalid, "retry_config", "retry"))
+    }
+
+    /// The circuit breaker of webhooks that do not say otherwise.
+    pub fn breaker_policy(&self) -> Result<BreakerPolicy, ConfigError> {
+        let policy = self.circuit_breaker.resolve(&BreakerPolicy::default());
+        policy.map_err(|invalid| renamed(invalid, "circuit_breaker_config", "circuit_breaker"))
     }
 
     /// What the engine needs to know.
@@ -218,6 +247,13 @@ impl Config {
             lane_items: self.delivery.lane_items,
             idempotency_window: self.events.idempotency_window.get(),
             retry: self.retry_policy()?,
+            tenant_max_in_flight: self.limits.tenant.max_in_flight,
+            webhook_rate_limit: self.limits.webhook_rate()?,
+            tenant_rate_limit: self.limits.tenant_rate()?,
+            global_rate_limit: self.limits.global_rate()?,
+            breaker: self.breaker_policy()?,
+            pools: self.pools.clone(),
+            disable_after: Some(self.webhooks.disable_after.get()).filter(|after| !after.is_zero()),
             ..Settings::default()
         })
     }
@@ -238,6 +274,9 @@ impl Config {
         };
         self.database_path()?;
         self.retry_policy()?;
+        self.breaker_policy()?;
+        self.limits.validate()?;
+        self.validate_pools()?;
         let counts = [
             ("server.max_connections", self.server.max_connections),
             ("delivery.max_in_flight", self.delivery.max_in_flight),
@@ -281,6 +320,21 @@ impl Config {
         self.validate_safety(profile)
     }
 
+    fn validate_pools(&self) -> Result<(), ConfigError> {
+        let refuse = |reason: String| Err(ConfigError::Invalid { setting: "pools".into(), reason });
+        if self.pools.is_empty() {
+            return refuse("must name at least one pool, such as [\"default\"]".into());
+        }
+        let twice = self.pools.iter().enumerate().find(|(index, pool)| self.pools[..*index].contains(pool));
+        if let Some((_, pool)) = twice {
+            return refuse(format!("names {pool:?} twice"));
+        }
+        match self.pools.iter().find_map(|pool| Some((pool, check_pool(pool).err()?))) {
+            None => Ok(()),
+            Some((pool, invalid)) => refuse(format!("{pool:?} {}", invalid.message)),
+        }
+    }
+
     /// Refuses what is unsafe in a profile.
     fn validate_safety(&self, profile: Profile) -> Result<(), ConfigError> {
         let refuse = |setting: &str, reason: &str| {
@@ -313,6 +367,11 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// The same refusal under the name that the setting has here.
+fn renamed(invalid: Invalid, from: &str, to: &str) -> ConfigError {
+    ConfigError::Invalid { setting: invalid.field.replace(from, to), reason: invalid.message }
 }
 
 /// A name for this machine among others.

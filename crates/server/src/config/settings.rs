@@ -15,6 +15,7 @@ const fn setting(key: &'static str, reason: &'static str) -> Setting {
 
 /// All of them, in the order of the file.
 pub const SETTINGS: &[Setting] = &[
+    setting("pools", "The pools of tenants that this node sends for. Also --pool, once for each."),
     setting(
         "server.listen",
         "Address and port. Loopback unless you say otherwise; put a TLS proxy in front.",
@@ -74,6 +75,50 @@ pub const SETTINGS: &[Setting] = &[
         "Answers that end a delivery at once. Default: 400, 401, 403, 404, 410, 413, 414, 415, 451.",
     ),
     setting("retry.give_up_after", "The age at which a delivery is given up whatever happens. Default: 5d."),
+    setting("circuit_breaker.enabled", "Whether circuits open by themselves. Default: true."),
+    setting("circuit_breaker.window_size_ms", "The calls of this long a time are looked at. Default: 60000."),
+    setting(
+        "circuit_breaker.minimum_throughput",
+        "With fewer calls in the window a circuit does not open. Default: 20.",
+    ),
+    setting(
+        "circuit_breaker.error_threshold_percentage",
+        "A circuit opens when this share of the calls failed. Default: 60.",
+    ),
+    setting(
+        "circuit_breaker.sleep_window_ms",
+        "How long a circuit stays open, doubled at each failed recovery. Default: 30000.",
+    ),
+    setting("circuit_breaker.half_open_max_calls", "How many probes find out about recovery. Default: 5."),
+    setting(
+        "circuit_breaker.half_open_success_threshold",
+        "The share of probes that must succeed for a circuit to close. Default: 0.6.",
+    ),
+    setting(
+        "limits.webhook.requests_per_minute",
+        "How fast one webhook is sent to that does not say otherwise. No limit unless set.",
+    ),
+    setting("limits.webhook.burst", "How many at once after a pause. Default: one second's worth."),
+    setting(
+        "limits.tenant.requests_per_minute",
+        "How fast is sent for a tenant that was given no limit of its own. No limit unless set.",
+    ),
+    setting("limits.tenant.burst", "How many at once after a pause. Default: one second's worth."),
+    setting(
+        "limits.tenant.max_in_flight",
+        "Requests at once for a tenant that was given no number of its own. No limit unless set.",
+    ),
+    setting(
+        "limits.global.requests_per_second",
+        "How fast is sent for all together, to spare the network around. No limit unless set.",
+    ),
+    setting("limits.global.burst", "How many at once after a pause. Default: one second's worth."),
+    setting("limits.api.requests_per_minute", "Calls of the API by one key. No limit unless set."),
+    setting("limits.api.burst", "How many at once after a pause. Default: one second's worth."),
+    setting(
+        "webhooks.disable_after",
+        "A webhook that has only failed for so long is disabled: nobody looks after it. 0 for never.",
+    ),
     setting(
         "log.level",
         "What is worth a line: error, warn, info, debug, or a filter such as info,redrive_engine=debug.",
@@ -126,7 +171,7 @@ mod tests {
         let config = serde_json::to_value(Config::defaults(Profile::Dev)).unwrap();
         let mut keys = BTreeSet::new();
         keys_of("", &config, &mut keys);
-        // Retry settings are all optional, so their defaults do not show.
+        // Some settings are optional all through a section, so their defaults do not show.
         let listed = listed();
         let unlisted: Vec<_> = keys.difference(&listed).filter(|key| *key != "retry").collect();
         assert!(unlisted.is_empty(), "not in SETTINGS: {unlisted:?}");

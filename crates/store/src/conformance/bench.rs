@@ -4,6 +4,7 @@
 
 use std::{
     any::Any,
+    collections::BTreeSet,
     future::Future,
     sync::{
         Arc,
@@ -15,20 +16,23 @@ use std::{
 use bytes::Bytes;
 use redrive_core::{
     AttemptId, DeadReason, DeliveryId, DeliveryStatus, EventId, FailureCategory, TenantId, Time, WebhookId,
+    breaker::{CircuitState, Counts, SavedCircuit},
     event::{Event, PayloadFormat},
     event_type::Pattern,
     id::Randomness,
-    retry::RetryConfig,
-    signature::{LiveSecret, Secret, SignatureConfig},
+    lane::{Lane, Priority},
+    signature::{LiveSecret, Secret},
+    tenant::{DEFAULT_POOL, TenantRules},
     webhook::{Webhook, WebhookSpec, WebhookState},
 };
 use tokio::sync::oneshot;
 
 use super::{Opened, Reopen};
 use crate::{
-    Attempt, AttemptStatus, Birth, Changed, Claimed, Delivery, DeliveryFilter, Epoch, LaneClaim, LaneRoom,
-    NewDelivery, NewEvent, Next, Outcome, PageRequest, PhaseTimings, Published, Recorded, StatusFilter,
-    Store, StoreError, StoredAttempt, Tenant, Versioned,
+    Again, Attempt, AttemptStatus, Birth, Cancelled, Changed, Claimed, Delivery, DeliveryFilter, DueLanes,
+    Effects, Epoch, LaneClaim, LaneKey, LaneRoom, NewDelivery, NewEvent, Next, Outcome, PageRequest,
+    PhaseTimings, Published, Recorded, Redriven, StatusFilter, Store, StoreError, StoredAttempt, Tenant,
+    Versioned,
 };
 
 const START: i64 = 1_700_000_000_000;
@@ -45,6 +49,27 @@ pub fn page<C>(limit: u32) -> PageRequest<C> {
     PageRequest { after: None, offset: 0, limit }
 }
 
+/// The lane of deliveries of usual priority that were never tried.
+pub const FRESH: Lane = Lane::Free { priority: Priority::Normal, retry: false };
+/// The lane of deliveries of usual priority that were tried before, or are sent again.
+pub const RETRY: Lane = Lane::Free { priority: Priority::Normal, retry: true };
+
+/// An order of a webhook.
+pub fn order(key: &str) -> Lane {
+    Lane::Ordered(key.into())
+}
+
+/// Every lane that is no order.
+fn free_lanes() -> impl Iterator<Item = Lane> {
+    let of = |retry| Priority::ALL.into_iter().map(move |priority| Lane::Free { priority, retry });
+    of(false).chain(of(true))
+}
+
+/// The ids of what was claimed.
+pub fn ids(claimed: &[Claimed]) -> Vec<DeliveryId> {
+    claimed.iter().map(|delivery| delivery.id).collect()
+}
+
 /// Runs these at the same time and gives their results in their order.
 pub async fn together<T: Send + 'static>(
     work: impl IntoIterator<Item = impl Future<Output = T> + Send + 'static>,
@@ -55,6 +80,20 @@ pub async fn together<T: Send + 'static>(
         results.push(task.await.unwrap());
     }
     results
+}
+
+/// A circuit that nothing has happened to.
+pub fn closed() -> SavedCircuit {
+    SavedCircuit {
+        state: CircuitState::Closed,
+        generation: 0,
+        since: at(0),
+        until: None,
+        sleep_ms: 0,
+        consecutive_half_open_failures: 0,
+        forced: None,
+        counts: Counts::default(),
+    }
 }
 
 /// Where every webhook of a bench sends to.
@@ -112,7 +151,12 @@ impl Bench {
 
     pub async fn new_tenant(&self, name: &str) -> TenantId {
         let id = TenantId::parse(name).unwrap();
-        let tenant = Tenant { id: id.clone(), name: Some(name.to_uppercase()), created_at: at(0) };
+        let tenant = Tenant {
+            id: id.clone(),
+            name: Some(name.to_uppercase()),
+            rules: TenantRules::default(),
+            created_at: at(0),
+        };
         assert!(self.store().create_tenant(tenant).await.unwrap());
         id
     }
@@ -163,29 +207,37 @@ impl Bench {
         DeliveryId::new(time, &self.next())
     }
 
-    /// An id for a webhook. A lane needs no more than that.
-    pub fn lane(&self) -> WebhookId {
+    /// An id for a webhook. Its lanes need no more than that.
+    pub fn webhook_id(&self) -> WebhookId {
         WebhookId::new(at(0), &self.next())
+    }
+
+    /// The lane that fresh deliveries to the bench's webhook wait in.
+    pub fn lane(&self) -> LaneKey {
+        self.lane_of(self.webhook)
+    }
+
+    /// The lane that fresh deliveries to this webhook wait in.
+    pub fn lane_of(&self, webhook: WebhookId) -> LaneKey {
+        LaneKey { webhook, lane: FRESH }
+    }
+
+    /// A lane of the bench's webhook.
+    pub fn own(&self, lane: Lane) -> LaneKey {
+        LaneKey { webhook: self.webhook, lane }
+    }
+
+    /// How a delivery is sent again, should it be over.
+    pub fn again(&self, id: DeliveryId) -> Again {
+        Again { id, lane: RETRY, priority: None }
     }
 
     pub fn webhook_of(&self, tenant: &TenantId) -> Webhook {
         let secret = Secret::from_bytes(&[7; 32]);
         Webhook {
-            id: self.lane(),
+            id: self.webhook_id(),
             tenant: tenant.clone(),
-            spec: WebhookSpec {
-                url: URL.into(),
-                description: None,
-                owner: None,
-                events: vec![Pattern::All],
-                subjects: vec![],
-                payload_format: PayloadFormat::Envelope,
-                signature: SignatureConfig::default(),
-                retry_config: RetryConfig::default(),
-                max_in_flight: None,
-                headers: [].into(),
-                metadata: [].into(),
-            },
+            spec: WebhookSpec { url: URL.into(), events: vec![Pattern::All], ..WebhookSpec::default() },
             secrets: vec![LiveSecret { secret, created_at: at(0), expires_at: None }],
             state: WebhookState::Active,
             created_at: at(0),
@@ -204,16 +256,28 @@ impl Bench {
             idempotency_key: None,
             source: None,
             subject: None,
+            priority: Priority::Normal,
             metadata: None,
         }
     }
 
-    /// An event with a delivery for each of these webhooks.
+    /// An event with a delivery for each of these webhooks, none of them in an order.
     pub fn fan_out(&self, event: Event, to: &[(WebhookId, Birth)]) -> NewEvent {
-        let deliveries = to.iter().map(|(webhook, birth)| NewDelivery {
+        let lane = Lane::Free { priority: event.priority, retry: false };
+        let key = |(webhook, birth): &(WebhookId, Birth)| {
+            (LaneKey { webhook: *webhook, lane: lane.clone() }, *birth)
+        };
+        let to: Vec<_> = to.iter().map(key).collect();
+        self.fan_out_to(event, &to)
+    }
+
+    /// An event with a delivery in each of these lanes.
+    pub fn fan_out_to(&self, event: Event, to: &[(LaneKey, Birth)]) -> NewEvent {
+        let deliveries = to.iter().map(|(key, birth)| NewDelivery {
             id: self.delivery_id(event.timestamp),
-            webhook: *webhook,
+            webhook: key.webhook,
             format: PayloadFormat::Envelope,
+            lane: key.lane.clone(),
             birth: *birth,
         });
         NewEvent {
@@ -260,6 +324,7 @@ impl Bench {
                 Next::Retry { due } => Some(*due),
                 _ => None,
             },
+            circuit: CircuitState::Closed,
             worker: "bench".into(),
         }
     }
@@ -275,6 +340,7 @@ impl Bench {
             next,
             knows_cancel: false,
             disable: None,
+            effects: Effects::default(),
             at: time,
         }
     }
@@ -315,6 +381,12 @@ impl Bench {
         self.born(self.new_event(time, Birth::Leased)).await
     }
 
+    /// A delivery that waits in a lane of the bench's webhook until `due`.
+    pub async fn waiting_in(&self, lane: &Lane, time: Time, due: Time) -> DeliveryId {
+        let to = [(self.own(lane.clone()), Birth::Waiting(due))];
+        self.born(self.fan_out_to(self.event(time), &to)).await
+    }
+
     async fn born(&self, new: NewEvent) -> DeliveryId {
         let id = new.deliveries[0].id;
         self.publish_new(new).await;
@@ -350,18 +422,35 @@ impl Bench {
     }
 
     /// Claims from one lane.
-    pub async fn claim_lane(&self, webhook: WebhookId, now: Time, room: usize) -> LaneClaim {
-        let lanes = vec![LaneRoom { webhook, room }];
-        let mut claims = self.store().claim(self.epoch, now, lanes, usize::MAX).await.unwrap();
-        assert_eq!(claims.len(), 1, "one claim per lane");
-        claims.remove(0)
+    pub async fn claim_lane(&self, key: LaneKey, now: Time, room: usize) -> LaneClaim {
+        self.claim_lane_as(self.epoch, key, now, room).await
     }
 
-    /// Claims all that is due to the bench's webhook.
+    /// Claims from one lane for a node.
+    pub async fn claim_lane_as(&self, epoch: Epoch, key: LaneKey, now: Time, room: usize) -> LaneClaim {
+        let lanes = vec![LaneRoom { key: key.clone(), room }];
+        let mut claims = self.store().claim(epoch, now, lanes, usize::MAX).await.unwrap();
+        assert_eq!(claims.len(), 1, "one claim per lane");
+        let claim = claims.remove(0);
+        assert_eq!(claim.key, key);
+        claim
+    }
+
+    /// Claims all that is due to the bench's webhook, the most urgent lanes first.
     pub async fn claim(&self, now: Time) -> Vec<Claimed> {
-        let claim = self.claim_lane(self.webhook, now, 10_000).await;
-        assert!(!claim.more);
-        claim.deliveries
+        self.claim_as(self.epoch, now).await
+    }
+
+    /// Claims all that is due to the bench's webhook for a node, the most urgent lanes first.
+    pub async fn claim_as(&self, epoch: Epoch, now: Time) -> Vec<Claimed> {
+        // Asked for whether due or not, but for orders, of which there can be any number.
+        let orders = self.due_lanes(now).await.into_iter();
+        let orders = orders.filter(|key| key.webhook == self.webhook && key.lane.is_ordered());
+        let keys = free_lanes().map(|lane| self.own(lane)).chain(orders);
+        let lanes = keys.map(|key| LaneRoom { key, room: 10_000 }).collect();
+        let claims = self.store().claim(epoch, now, lanes, usize::MAX).await.unwrap();
+        assert!(claims.iter().all(|claim| !claim.more));
+        claims.into_iter().flat_map(|claim| claim.deliveries).collect()
     }
 
     /// Claims one delivery that must be the only one due.
@@ -371,8 +460,25 @@ impl Bench {
         claimed.remove(0)
     }
 
-    pub async fn due_lanes(&self, now: Time) -> Vec<WebhookId> {
-        self.store().due_lanes(now, 10_000).await.unwrap().lanes
+    /// What a node of the pool that serves everybody would look at.
+    pub async fn look(&self, now: Time) -> DueLanes {
+        self.store().due_lanes(vec![DEFAULT_POOL.into()], now, 10_000).await.unwrap()
+    }
+
+    pub async fn due_lanes(&self, now: Time) -> Vec<LaneKey> {
+        self.look(now).await.lanes
+    }
+
+    pub async fn next_wake(&self, now: Time) -> Option<Time> {
+        self.look(now).await.next_wake
+    }
+
+    pub async fn cancel(&self, delivery: DeliveryId, now: Time) -> Cancelled {
+        self.store().cancel(self.tenant.clone(), delivery, "enough".into(), now).await.unwrap()
+    }
+
+    pub async fn retry(&self, delivery: DeliveryId, again: Again, now: Time) -> Redriven {
+        self.store().retry(self.tenant.clone(), delivery, again, now).await.unwrap()
     }
 
     /// Ends an epoch for good and gives the number of deliveries that wait again.
@@ -422,16 +528,22 @@ impl Bench {
         for dead in self.store().others(epoch).await.unwrap() {
             while !self.store().rescue(dead, end, 1000).await.unwrap().finished {}
         }
+        self.unblock_all(end).await;
+        let tenants = self.store().list_tenants(page(10_000)).await.unwrap();
+        let pools: BTreeSet<_> = tenants.iter().map(|tenant| tenant.rules.pool().to_owned()).collect();
+        let pools: Vec<_> = pools.into_iter().chain([DEFAULT_POOL.into()]).collect();
         loop {
-            let due = self.due_lanes(end).await;
-            if due.is_empty() {
+            let due = self.store().due_lanes(pools.clone(), end, 10_000).await.unwrap();
+            if due.lanes.is_empty() {
+                assert_eq!(due.next_wake, None, "something would be looked at later");
                 break;
             }
-            self.deliver_all(epoch, due, end).await;
+            self.deliver_all(epoch, due.lanes, end).await;
         }
         assert_eq!(self.store().others(epoch).await.unwrap(), [], "leases or lanes are left over");
-        assert_eq!(self.store().vitals().await.unwrap().waiting, 0, "what waits is on no lane");
-        for tenant in self.store().list_tenants(page(10_000)).await.unwrap() {
+        assert_eq!(self.store().vitals().await.unwrap().waiting, [0; 3], "what waits is on no lane");
+        assert_eq!(self.store().oldest(None, 10).await.unwrap(), [], "a lane is left without anything in it");
+        for tenant in tenants {
             let filter = DeliveryFilter {
                 status: Some(StatusFilter::Is(DeliveryStatus::Pending)),
                 ..DeliveryFilter::default()
@@ -441,8 +553,24 @@ impl Bench {
         }
     }
 
-    async fn deliver_all(&self, epoch: Epoch, lanes: Vec<WebhookId>, now: Time) {
-        let lanes = lanes.into_iter().map(|webhook| LaneRoom { webhook, room: 100_000 }).collect();
+    /// Takes away whatever holds a webhook back without end.
+    async fn unblock_all(&self, now: Time) {
+        for runtime in self.store().troubled().await.unwrap() {
+            if let Some(circuit) = runtime.circuit {
+                let generation = circuit.generation + 1;
+                let closed = SavedCircuit { generation, since: now, ..closed() };
+                self.store().set_circuit(runtime.tenant, runtime.webhook, closed).await.unwrap();
+            }
+        }
+        for webhook in self.store().list_webhooks(self.tenant.clone(), page(10_000)).await.unwrap() {
+            if webhook.state == WebhookState::Paused {
+                self.set_state(webhook.id, WebhookState::Active).await;
+            }
+        }
+    }
+
+    async fn deliver_all(&self, epoch: Epoch, lanes: Vec<LaneKey>, now: Time) {
+        let lanes = lanes.into_iter().map(|key| LaneRoom { key, room: 100_000 }).collect();
         let claims = self.store().claim(epoch, now, lanes, usize::MAX).await.unwrap();
         assert!(claims.iter().all(|claim| !claim.more), "the room was not used");
         let mut answers = Vec::new();

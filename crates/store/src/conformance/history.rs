@@ -22,7 +22,7 @@ const SUBJECTS: [Option<&str>; 3] = [None, Some("a"), Some("b")];
 
 /// Events to two webhooks, whose deliveries have gone every way that a delivery can go.
 async fn scene(bench: &Bench) -> [WebhookId; 2] {
-    let webhooks = [bench.webhook, bench.lane()];
+    let webhooks = [bench.webhook, bench.webhook_id()];
     for n in 0..EVENTS {
         let event = Event {
             event_type: TYPES[n as usize % 2].into(),
@@ -146,7 +146,7 @@ pub async fn the_dead_are_filtered_in_the_same_way(bench: &Arc<Bench>) {
     }
     let gone = &all[3];
     let new_round = bench.delivery_id(gone.event.time());
-    bench.store().retry(bench.tenant.clone(), gone.id, new_round, at(200)).await.unwrap();
+    bench.retry(gone.id, bench.again(new_round), at(200)).await;
     let left: Vec<_> = all.iter().filter(|delivery| delivery.id != gone.id).cloned().collect();
     assert_eq!(list_dead(bench, DeliveryFilter::default()).await, left);
 }
@@ -337,7 +337,7 @@ pub async fn attempts_are_listed_first_to_last(bench: &Arc<Bench>) {
 }
 
 pub async fn attempts_of_an_event_are_listed_oldest_delivery_first(bench: &Arc<Bench>) {
-    let (a, b) = (bench.webhook, bench.lane());
+    let (a, b) = (bench.webhook, bench.webhook_id());
     let new = bench.fan_out(bench.event(at(0)), &[(a, Birth::Leased), (b, Birth::Leased)]);
     bench.publish_new(new.clone()).await;
     let (of_a, of_b) = (new.deliveries[0].id, new.deliveries[1].id);
@@ -348,7 +348,7 @@ pub async fn attempts_of_an_event_are_listed_oldest_delivery_first(bench: &Arc<B
     bench.claim_one(at(0)).await;
     try_it(a, of_a, 2, Next::Delivered).await;
     let again = bench.delivery_id(at(0));
-    bench.store().retry(bench.tenant.clone(), of_a, again, at(50)).await.unwrap();
+    bench.retry(of_a, bench.again(again), at(50)).await;
     bench.claim_one(at(50)).await;
     try_it(a, again, 1, Next::Delivered).await;
     try_it(b, of_b, 1, Next::Delivered).await;

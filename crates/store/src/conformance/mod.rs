@@ -6,10 +6,16 @@
 // A case that meets an error has failed, and says so by panicking; its name says what must hold.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+pub mod backlog;
 mod bench;
 pub mod claim;
+pub mod gates;
 pub mod history;
 pub mod idempotency;
+pub mod interleaving;
+pub mod lanes;
+pub mod minutes;
+pub mod order;
 pub mod publish;
 pub mod record;
 pub mod rescue;
@@ -21,7 +27,7 @@ pub mod webhooks;
 
 use std::{any::Any, future::Future, pin::Pin, sync::Arc};
 
-pub use self::bench::{Bench, END, at, page, together};
+pub use self::bench::{Bench, END, FRESH, RETRY, at, closed, ids, order, page, together};
 use crate::Store;
 
 /// A store that is being opened.
@@ -83,7 +89,7 @@ macro_rules! conformance_suite {
             the_next_wake_is_the_earliest_that_nobody_holds,
             concurrent_claims_give_each_delivery_once,
             a_claim_has_all_that_sending_needs,
-            released_deliveries_are_due_now,
+            released_deliveries_are_due_when_told,
             only_the_owner_releases,
             releasing_what_was_called_off_ends_it,
             sending_is_noted_for_the_owner_alone,
@@ -135,6 +141,69 @@ macro_rules! conformance_suite {
             what_is_over_stays_over,
             other_tenants_reach_nothing,
         }
+        $crate::conformance_theme! { $open, order:
+            an_order_is_claimed_by_sequence_whatever_the_due_times,
+            a_first_that_is_not_due_holds_the_rest_back,
+            nothing_is_given_while_another_node_has_one,
+            ones_own_leases_hold_an_order,
+            a_retry_keeps_its_place_in_front,
+            what_is_given_back_keeps_its_place,
+            the_end_of_a_first_lets_the_next_go_at_once,
+            calling_off_a_leased_first_lets_the_next_go_at_once,
+            calling_off_a_waiting_first_lets_the_next_go_at_once,
+            a_first_that_expires_or_is_swept_up_lets_the_next_go,
+            what_is_sent_again_goes_to_the_back,
+            orders_of_a_webhook_are_independent,
+            deliveries_outside_of_an_order_pass_by,
+            making_a_later_one_due_does_not_let_it_overtake,
+            a_delivery_names_the_one_it_is_behind,
+            orders_survive_reopening,
+            one_node_at_a_time_has_an_order,
+        }
+        $crate::conformance_theme! { $open, interleaving:
+            no_order_is_broken_whatever_happens,
+        }
+        $crate::conformance_theme! { $open, gates:
+            a_blocked_webhook_gives_nothing_until_its_time,
+            what_blocks_longest_counts,
+            a_webhook_blocked_without_end_never_wakes,
+            new_work_does_not_wake_a_blocked_webhook,
+            unblocking_wakes_a_webhook_at_once,
+            blocking_takes_a_lane_from_its_holder,
+            a_paused_webhook_keeps_what_it_gets,
+            an_outcomes_effects_are_stored_with_it,
+            what_is_not_recorded_has_no_effects,
+            an_older_circuit_never_replaces_a_newer_one,
+            a_circuit_that_was_forgotten_begins_anew,
+            a_hold_is_never_shortened,
+            failures_count_from_the_first,
+            trouble_is_told_as_it_was_stored,
+            periods_begin_and_end_once,
+            periods_are_listed_from_a_time_on,
+        }
+        $crate::conformance_theme! { $open, lanes:
+            a_retry_leaves_the_fresh_lane,
+            what_is_given_back_returns_to_its_lane,
+            a_claim_takes_from_the_lane_it_names_alone,
+            a_retry_can_make_what_waits_more_urgent,
+            a_new_round_can_be_more_urgent,
+            lanes_of_other_pools_are_not_given,
+            changing_a_tenants_pool_moves_what_waits,
+            new_lanes_take_their_tenants_pool,
+        }
+        $crate::conformance_theme! { $open, backlog:
+            what_was_parked_too_long_expires_in_bounded_steps,
+            lanes_settle_when_something_expires,
+            the_oldest_that_waits_is_told_page_by_page,
+            a_backlog_is_counted_by_what_it_waits_for,
+            a_backlog_is_counted_no_further_than_asked,
+        }
+        $crate::conformance_theme! { $open, minutes:
+            figures_of_a_minute_are_added_up,
+            minutes_are_read_from_a_time_on,
+            the_last_success_is_known,
+            minutes_are_forgotten_in_bounded_steps,
+        }
         $crate::conformance_theme! { $open, webhooks:
             a_webhook_is_kept_as_it_was_given,
             a_webhook_needs_its_tenant,
@@ -145,9 +214,11 @@ macro_rules! conformance_suite {
             webhooks_are_listed_newest_first_in_pages,
             webhooks_are_found_by_id_even_deleted,
             sweeping_cancels_in_bounded_steps,
+            sweeping_empties_every_lane,
             sweeping_stops_when_the_webhook_is_enabled_again,
             an_active_webhook_is_not_swept,
             sweeping_is_remembered_across_reopening,
+            webhooks_whose_time_is_over_are_told,
             no_event_misses_a_webhook_created_before_it,
         }
         $crate::conformance_theme! { $open, history:
@@ -166,6 +237,7 @@ macro_rules! conformance_suite {
         $crate::conformance_theme! { $open, tenancy:
             there_is_a_tenant_from_the_start,
             a_tenant_is_made_once,
+            a_tenant_can_be_changed,
             tenants_are_listed_by_name_in_pages,
             a_key_needs_its_tenant,
             keys_are_listed_newest_first_in_pages,
@@ -176,6 +248,7 @@ macro_rules! conformance_suite {
         $crate::conformance_theme! { $open, upkeep:
             a_store_that_works_answers,
             vitals_tell_what_waits_and_what_is_dead,
+            what_waits_is_counted_by_priority,
         }
         $crate::conformance_theme! { $open, scale:
             parked_deliveries_cost_a_claim_nothing,
@@ -207,9 +280,15 @@ mod tests {
     fn every_case_is_in_the_suite() {
         let suite = include_str!("mod.rs");
         let themes = [
+            include_str!("backlog.rs"),
             include_str!("claim.rs"),
+            include_str!("gates.rs"),
             include_str!("history.rs"),
             include_str!("idempotency.rs"),
+            include_str!("interleaving.rs"),
+            include_str!("lanes.rs"),
+            include_str!("minutes.rs"),
+            include_str!("order.rs"),
             include_str!("publish.rs"),
             include_str!("record.rs"),
             include_str!("rescue.rs"),

@@ -38,7 +38,7 @@ pub async fn an_event_and_its_deliveries_appear_together(bench: &Arc<Bench>) {
         idempotency_key: Some("key-1".into()),
         ..bench.event(at(10))
     };
-    let new = bench.fan_out(event.clone(), &births.map(|birth| (bench.lane(), birth)));
+    let new = bench.fan_out(event.clone(), &births.map(|birth| (bench.webhook_id(), birth)));
     assert_absent(bench, &new).await;
 
     let sequence_number = bench.publish_new(new.clone()).await;
@@ -72,7 +72,7 @@ pub async fn what_is_born_waiting_is_claimed_when_due(bench: &Arc<Bench>) {
     let id = bench.waiting(at(0), at(500)).await;
     assert_eq!(bench.due_lanes(at(499)).await, []);
     assert!(bench.claim(at(499)).await.is_empty());
-    assert_eq!(bench.due_lanes(at(500)).await, [bench.webhook]);
+    assert_eq!(bench.due_lanes(at(500)).await, [bench.lane()]);
     assert_eq!(bench.claim_one(at(500)).await.id, id);
 }
 
@@ -210,7 +210,7 @@ pub async fn a_publisher_that_went_away_is_served_all_the_same(bench: &Arc<Bench
 pub async fn what_was_published_survives_reopening(bench: &mut Arc<Bench>) {
     let new = bench.fan_out(
         bench.event(at(0)),
-        &[(bench.webhook, Birth::Waiting(at(5))), (bench.lane(), Birth::Leased)],
+        &[(bench.webhook, Birth::Waiting(at(5))), (bench.webhook_id(), Birth::Leased)],
     );
     bench.publish_new(new.clone()).await;
     let before = deliveries_of(bench, new.event.id).await;

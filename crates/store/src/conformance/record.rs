@@ -6,7 +6,7 @@ use bytes::Bytes;
 use redrive_core::{DeadReason, DeliveryId, DeliveryStatus, FailureCategory, webhook::WebhookState};
 
 use super::{Bench, END, at, bench::URL};
-use crate::{Birth, Cancelled, Disable, LaneRoom, Next, Outcome, Published, Recorded, StoreError};
+use crate::{Birth, Cancelled, Disable, Next, Outcome, Published, Recorded, StoreError};
 
 const DONE: Recorded = Recorded::Done { config_version: None };
 
@@ -140,9 +140,8 @@ pub async fn a_resend_is_known_even_when_the_delivery_is_leased_again(bench: &Ar
     assert_eq!(bench.due_lanes(at(END)).await, [], "the new lease is untouched");
     bench.rescue(bench.epoch, at(20)).await;
     let epoch = bench.new_epoch().await;
-    let lanes = vec![LaneRoom { webhook: bench.webhook, room: 1 }];
-    let claims = bench.store().claim(epoch, at(20), lanes, usize::MAX).await.unwrap();
-    assert_eq!(claims[0].deliveries[0].deaths, 1, "and so is what it says");
+    let claimed = bench.claim_as(epoch, at(20)).await;
+    assert_eq!(claimed[0].deaths, 1, "and so is what it says");
     let next = Outcome { epoch, ..bench.outcome(id, 2, Next::Delivered, at(21)) };
     assert_eq!(bench.record(next).await, DONE);
 }
@@ -168,8 +167,7 @@ pub async fn a_rescued_lease_records_nothing(bench: &Arc<Bench>) {
     let late = || bench.outcome(id, 1, Next::Delivered, at(2));
     assert_eq!(bench.record(late()).await, Recorded::Fenced, "while it waits");
     let epoch = bench.new_epoch().await;
-    let lanes = vec![LaneRoom { webhook: bench.webhook, room: 1 }];
-    bench.store().claim(epoch, at(3), lanes, usize::MAX).await.unwrap();
+    assert_eq!(bench.claim_as(epoch, at(3)).await.len(), 1);
     assert_eq!(bench.record(late()).await, Recorded::Fenced, "when somebody else has it");
     assert_eq!(bench.attempts(id).await, []);
     let outcome = Outcome { epoch, ..bench.outcome(id, 1, Next::Delivered, at(4)) };

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use redrive_core::DeliveryStatus;
 
 use super::{Bench, END, at};
-use crate::{Cancelled, Epoch, LaneRoom, Next, Outcome, Recorded, Step};
+use crate::{Cancelled, Epoch, Next, Outcome, Recorded, Step};
 
 /// Leases the one delivery that is due to a new node, which dies; `sending` if it had begun to send.
 async fn die_with_it(bench: &Bench, sending: bool) {
     let epoch = bench.new_epoch().await;
-    let lanes = vec![LaneRoom { webhook: bench.webhook, room: 1 }];
-    let claims = bench.store().claim(epoch, at(100), lanes, usize::MAX).await.unwrap();
+    let claimed = bench.claim_as(epoch, at(100)).await;
+    assert_eq!(claimed.len(), 1);
     if sending {
-        assert!(bench.store().mark_sending(epoch, claims[0].deliveries[0].id).await.unwrap());
+        assert!(bench.store().mark_sending(epoch, claimed[0].id).await.unwrap());
     }
     assert_eq!(bench.rescue(epoch, at(100)).await, 1);
 }
@@ -22,11 +22,10 @@ pub async fn rescued_deliveries_wait_due_now(bench: &Arc<Bench>) {
     let (a, b) = (bench.leased(at(0)).await, bench.leased(at(0)).await);
     assert_eq!(bench.rescue(bench.epoch, at(60)).await, 2);
     assert_eq!(bench.due_lanes(at(59)).await, []);
-    assert_eq!(bench.due_lanes(at(60)).await, [bench.webhook]);
+    assert_eq!(bench.due_lanes(at(60)).await, [bench.lane()]);
     let epoch = bench.new_epoch().await;
-    let lanes = vec![LaneRoom { webhook: bench.webhook, room: 10 }];
-    let claims = bench.store().claim(epoch, at(60), lanes, usize::MAX).await.unwrap();
-    let rescued: Vec<_> = claims[0].deliveries.iter().map(|one| (one.id, one.rescues, one.due)).collect();
+    let claim = bench.claim_lane_as(epoch, bench.lane(), at(60), 10).await;
+    let rescued: Vec<_> = claim.deliveries.iter().map(|one| (one.id, one.rescues, one.due)).collect();
     assert_eq!(rescued, [(a, 1, at(60)), (b, 1, at(60))]);
 }
 
@@ -40,7 +39,7 @@ pub async fn deaths_are_counted_only_while_sending(bench: &Arc<Bench>) {
     assert_eq!((claimed.rescues, claimed.deaths), (4, 2));
     // Handing a delivery back forgets nothing, and it is no longer being sent.
     assert!(bench.store().mark_sending(bench.epoch, claimed.id).await.unwrap());
-    bench.store().release(bench.epoch, at(100), vec![claimed.id]).await.unwrap();
+    bench.store().release(bench.epoch, at(100), vec![(claimed.id, at(100))]).await.unwrap();
     die_with_it(bench, false).await;
     let claimed = bench.claim_one(at(100)).await;
     assert_eq!((claimed.rescues, claimed.deaths), (5, 2));
@@ -72,7 +71,7 @@ pub async fn rescue_works_in_bounded_steps(bench: &Arc<Bench>) {
     }
     assert_eq!(moved.iter().sum::<usize>(), 10);
     assert_eq!(bench.store().others(rescuer).await.unwrap(), []);
-    assert_eq!(bench.store().vitals().await.unwrap().waiting, 10);
+    assert_eq!(bench.store().vitals().await.unwrap().waiting, [0, 10, 0]);
 }
 
 pub async fn called_off_deliveries_end_cancelled(bench: &Arc<Bench>) {
@@ -90,14 +89,13 @@ pub async fn held_lanes_are_freed(bench: &Arc<Bench>) {
     for n in 0..5 {
         bench.waiting(at(n), at(n)).await;
     }
-    assert!(bench.claim_lane(bench.webhook, at(10), 2).await.more);
+    assert!(bench.claim_lane(bench.lane(), at(10), 2).await.more);
     assert_eq!(bench.due_lanes(at(END)).await, []);
     assert_eq!(bench.rescue(bench.epoch, at(20)).await, 2);
-    assert_eq!(bench.due_lanes(at(10)).await, [bench.webhook]);
+    assert_eq!(bench.due_lanes(at(10)).await, [bench.lane()]);
     let epoch = bench.new_epoch().await;
-    let lanes = vec![LaneRoom { webhook: bench.webhook, room: 10 }];
-    let claims = bench.store().claim(epoch, at(20), lanes, usize::MAX).await.unwrap();
-    assert_eq!((claims[0].deliveries.len(), claims[0].more), (5, false));
+    let claim = bench.claim_lane_as(epoch, bench.lane(), at(20), 10).await;
+    assert_eq!((claim.deliveries.len(), claim.more), (5, false));
 }
 
 pub async fn others_are_those_who_left_something_or_live(bench: &Arc<Bench>) {
@@ -151,9 +149,7 @@ pub async fn leases_survive_reopening(bench: &mut Arc<Bench>) {
     assert_eq!(bench.store().others(epoch).await.unwrap(), [bench.epoch]);
     assert_eq!(bench.due_lanes(at(END)).await, []);
     assert_eq!(bench.rescue(bench.epoch, at(60)).await, 1);
-    let lanes = vec![LaneRoom { webhook: bench.webhook, room: 10 }];
-    let claims = bench.store().claim(epoch, at(60), lanes, usize::MAX).await.unwrap();
-    let claimed = &claims[0].deliveries[0];
+    let claimed = &bench.claim_as(epoch, at(60)).await[0];
     assert_eq!((claimed.id, claimed.rescues, claimed.deaths), (id, 1, 1));
     let outcome = Outcome { epoch, ..bench.outcome(id, 1, Next::Delivered, at(61)) };
     assert_eq!(bench.record(outcome).await, Recorded::Done { config_version: None });

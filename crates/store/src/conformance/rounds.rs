@@ -7,23 +7,19 @@ use redrive_core::{
     event::{Event, PayloadFormat},
 };
 
-use super::{Bench, END, at, together};
-use crate::{Birth, Cancelled, Claimed, Delivery, NewEvent, NewRound, Next, Redriven, Replayed};
+use super::{Bench, END, RETRY, at, ids, together};
+use crate::{Birth, Cancelled, Delivery, LaneKey, NewEvent, NewRound, Next, Redriven, Replayed};
 
 async fn retry(bench: &Bench, delivery: DeliveryId, new_round: DeliveryId, now: Time) -> Redriven {
-    bench.store().retry(bench.tenant.clone(), delivery, new_round, now).await.unwrap()
+    bench.retry(delivery, bench.again(new_round), now).await
 }
 
 async fn replay(bench: &Bench, event: EventId, rounds: &[NewRound], now: Time) -> Replayed {
-    bench.store().replay(bench.tenant.clone(), event, rounds.to_vec(), now).await.unwrap()
-}
-
-async fn cancel(bench: &Bench, delivery: DeliveryId, now: Time) -> Cancelled {
-    bench.store().cancel(bench.tenant.clone(), delivery, "enough".into(), now).await.unwrap()
+    bench.store().replay(bench.tenant.clone(), event, rounds.to_vec(), None, now).await.unwrap()
 }
 
 fn round(bench: &Bench, webhook: WebhookId) -> NewRound {
-    NewRound { id: bench.delivery_id(at(0)), webhook, format: PayloadFormat::Data }
+    NewRound { id: bench.delivery_id(at(0)), webhook, format: PayloadFormat::Data, lane: RETRY }
 }
 
 async fn find(bench: &Bench, id: DeliveryId) -> Option<Delivery> {
@@ -32,13 +28,9 @@ async fn find(bench: &Bench, id: DeliveryId) -> Option<Delivery> {
 
 /// An event that two new lanes have in the given state.
 async fn two_lanes(bench: &Bench, births: [Birth; 2]) -> NewEvent {
-    let new = bench.fan_out(bench.event(at(0)), &births.map(|birth| (bench.lane(), birth)));
+    let new = bench.fan_out(bench.event(at(0)), &births.map(|birth| (bench.webhook_id(), birth)));
     bench.publish_new(new.clone()).await;
     new
-}
-
-fn ids(claimed: &[Claimed]) -> Vec<DeliveryId> {
-    claimed.iter().map(|delivery| delivery.id).collect()
 }
 
 pub async fn retrying_what_waits_makes_it_due_now(bench: &Arc<Bench>) {
@@ -46,7 +38,7 @@ pub async fn retrying_what_waits_makes_it_due_now(bench: &Arc<Bench>) {
     let unused = bench.delivery_id(at(0));
     assert_eq!(retry(bench, id, unused, at(10)).await, Redriven::DueNow(id));
     assert_eq!(bench.delivery(id).await.due, Some(at(10)));
-    assert_eq!(bench.due_lanes(at(10)).await, [bench.webhook]);
+    assert_eq!(bench.due_lanes(at(10)).await, [bench.lane()]);
     assert_eq!(retry(bench, id, unused, at(20)).await, Redriven::DueNow(id));
     assert_eq!(bench.delivery(id).await.due, Some(at(10)), "what is due is not put off");
     assert_eq!(find(bench, unused).await, None);
@@ -67,7 +59,7 @@ pub async fn retrying_what_is_over_makes_a_new_round(bench: &Arc<Bench>) {
     let delivered = bench.leased(at(0)).await;
     bench.ends(delivered, Next::Delivered, at(1)).await;
     let cancelled = bench.waiting(at(0), at(5000)).await;
-    assert_eq!(cancel(bench, cancelled, at(1)).await, Cancelled::Done);
+    assert_eq!(bench.cancel(cancelled, at(1)).await, Cancelled::Done);
     for old in [dead, delivered, cancelled] {
         let new = bench.delivery_id(at(0));
         let before = bench.delivery(old).await;
@@ -142,7 +134,7 @@ pub async fn a_replay_makes_a_round_for_each_webhook(bench: &Arc<Bench>) {
         assert_eq!(bench.delivery(old.id).await.redriven_as, Some(round.id));
         let made = bench.delivery(round.id).await;
         assert_eq!((made.round, made.replay_of, made.due), (2, Some(old.id), Some(at(40))));
-        let claim = bench.claim_lane(round.webhook, at(40), 10).await;
+        let claim = bench.claim_lane(LaneKey { webhook: round.webhook, lane: RETRY }, at(40), 10).await;
         assert_eq!(ids(&claim.deliveries), [round.id]);
         assert_eq!(claim.deliveries[0].format, PayloadFormat::Data, "a replay has a format of its own");
     }
@@ -180,7 +172,7 @@ pub async fn a_replay_to_a_new_webhook_is_its_first_round(bench: &Arc<Bench>) {
 
 pub async fn what_waits_is_cancelled_at_once(bench: &Arc<Bench>) {
     let (off, on) = (bench.waiting(at(0), at(0)).await, bench.waiting(at(0), at(0)).await);
-    assert_eq!(cancel(bench, off, at(3)).await, Cancelled::Done);
+    assert_eq!(bench.cancel(off, at(3)).await, Cancelled::Done);
     let ended = bench.delivery(off).await;
     assert_eq!((ended.status, ended.ended_at), (DeliveryStatus::Cancelled, Some(at(3))));
     assert_eq!((ended.cancel_reason.as_deref(), ended.due), (Some("enough"), None));
@@ -189,8 +181,8 @@ pub async fn what_waits_is_cancelled_at_once(bench: &Arc<Bench>) {
 
 pub async fn what_is_leased_is_asked_to_stop(bench: &Arc<Bench>) {
     let id = bench.leased(at(0)).await;
-    assert_eq!(cancel(bench, id, at(3)).await, Cancelled::Requested);
-    assert_eq!(cancel(bench, id, at(4)).await, Cancelled::Requested);
+    assert_eq!(bench.cancel(id, at(3)).await, Cancelled::Requested);
+    assert_eq!(bench.cancel(id, at(4)).await, Cancelled::Requested);
     let asked = bench.delivery(id).await;
     assert_eq!((asked.status, asked.ended_at), (DeliveryStatus::Pending, None));
     assert!(bench.store().mark_sending(bench.epoch, id).await.unwrap(), "its node still has it");
@@ -201,14 +193,14 @@ pub async fn what_is_over_stays_over(bench: &Arc<Bench>) {
     let delivered = bench.leased(at(0)).await;
     bench.ends(delivered, Next::Delivered, at(1)).await;
     let cancelled = bench.waiting(at(0), at(5000)).await;
-    assert_eq!(cancel(bench, cancelled, at(1)).await, Cancelled::Done);
+    assert_eq!(bench.cancel(cancelled, at(1)).await, Cancelled::Done);
     for (id, status) in [
         (dead, DeliveryStatus::Dead),
         (delivered, DeliveryStatus::Delivered),
         (cancelled, DeliveryStatus::Cancelled),
     ] {
         let before = bench.delivery(id).await;
-        assert_eq!(cancel(bench, id, at(9)).await, Cancelled::Over(status));
+        assert_eq!(bench.cancel(id, at(9)).await, Cancelled::Over(status));
         assert_eq!(bench.delivery(id).await, before);
     }
 }
@@ -223,12 +215,14 @@ pub async fn other_tenants_reach_nothing(bench: &Arc<Bench>) {
         for id in [dead, waiting, leased] {
             let before = bench.delivery(id).await;
             let new_round = bench.delivery_id(at(0));
-            let retried = bench.store().retry(tenant.clone(), id, new_round, at(1)).await.unwrap();
+            let retried =
+                bench.store().retry(tenant.clone(), id, bench.again(new_round), at(1)).await.unwrap();
             assert_eq!(retried, Redriven::Missing);
             let cancelled = bench.store().cancel(tenant.clone(), id, "theirs".into(), at(1)).await.unwrap();
             assert_eq!(cancelled, Cancelled::Missing);
             let rounds = vec![round(bench, bench.webhook)];
-            let replayed = bench.store().replay(tenant.clone(), before.event, rounds, at(1)).await.unwrap();
+            let replayed =
+                bench.store().replay(tenant.clone(), before.event, rounds, None, at(1)).await.unwrap();
             assert_eq!(replayed, Replayed::Missing);
             assert_eq!(bench.delivery(id).await, before);
         }
@@ -238,7 +232,7 @@ pub async fn other_tenants_reach_nothing(bench: &Arc<Bench>) {
 
     let unknown = bench.delivery_id(at(0));
     assert_eq!(retry(bench, unknown, bench.delivery_id(at(0)), at(1)).await, Redriven::Missing);
-    assert_eq!(cancel(bench, unknown, at(1)).await, Cancelled::Missing);
+    assert_eq!(bench.cancel(unknown, at(1)).await, Cancelled::Missing);
     let Event { id: event, .. } = bench.event(at(0));
     assert_eq!(replay(bench, event, &[round(bench, bench.webhook)], at(1)).await, Replayed::Missing);
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use redrive_core::{KeyId, TenantId};
+use redrive_core::{KeyId, TenantId, limiter::RateLimit, tenant::TenantRules};
 
 use super::{Bench, at, page};
 use crate::{ApiKey, PageRequest, Tenant};
@@ -48,11 +48,31 @@ pub async fn there_is_a_tenant_from_the_start(bench: &Arc<Bench>) {
 pub async fn a_tenant_is_made_once(bench: &Arc<Bench>) {
     let id = TenantId::parse("globex").unwrap();
     assert_eq!(bench.store().tenant(id.clone()).await.unwrap(), None);
-    let tenant = Tenant { id: id.clone(), name: None, created_at: at(7) };
+    let rules = TenantRules {
+        pool: Some("slow".into()),
+        rate_limit: Some(RateLimit { requests_per_minute: 60, burst: None }),
+        max_in_flight: Some(3),
+    };
+    let tenant = Tenant { id: id.clone(), name: None, rules, created_at: at(7) };
     assert!(bench.store().create_tenant(tenant.clone()).await.unwrap());
     let again = Tenant { name: Some("Another".into()), ..tenant.clone() };
     assert!(!bench.store().create_tenant(again).await.unwrap());
     assert_eq!(bench.store().tenant(id).await.unwrap(), Some(tenant));
+}
+
+pub async fn a_tenant_can_be_changed(bench: &mut Arc<Bench>) {
+    let before = bench.store().tenant(bench.tenant.clone()).await.unwrap().unwrap();
+    let rules = TenantRules { max_in_flight: Some(7), ..TenantRules::default() };
+    let changed = Tenant { name: None, rules: rules.clone(), ..before };
+    assert!(bench.store().change_tenant(changed.clone()).await.unwrap());
+    let nobody = Tenant { id: TenantId::parse("nobody").unwrap(), ..changed.clone() };
+    assert!(!bench.store().change_tenant(nobody.clone()).await.unwrap());
+    assert_eq!(bench.store().tenant(nobody.id).await.unwrap(), None);
+    Bench::reopen(bench).await;
+    assert_eq!(bench.store().tenant(bench.tenant.clone()).await.unwrap(), Some(changed));
+    let told = bench.store().config_changes(bench.tenant.clone(), bench.version()).await.unwrap().unwrap();
+    assert_eq!((told.rules, told.webhooks), (rules, vec![]), "whoever fans out is told");
+    assert!(told.version > bench.version());
 }
 
 pub async fn tenants_are_listed_by_name_in_pages(bench: &Arc<Bench>) {

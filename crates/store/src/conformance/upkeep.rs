@@ -2,9 +2,13 @@
 
 use std::sync::Arc;
 
-use redrive_core::DeadReason;
+use redrive_core::{
+    DeadReason,
+    event::Event,
+    lane::{Lane, Priority},
+};
 
-use super::{Bench, at};
+use super::{Bench, at, order};
 use crate::{Birth, Next};
 
 pub async fn a_store_that_works_answers(bench: &Arc<Bench>) {
@@ -15,16 +19,32 @@ pub async fn a_store_that_works_answers(bench: &Arc<Bench>) {
 pub async fn vitals_tell_what_waits_and_what_is_dead(bench: &Arc<Bench>) {
     let vitals = || async { bench.store().vitals().await.unwrap() };
     let before = vitals().await;
-    assert_eq!((before.waiting, before.dead), (0, 0));
+    assert_eq!((before.waiting, before.leased, before.dead), ([0; 3], 0, 0));
     bench.waiting(at(0), at(0)).await;
     bench.waiting(at(0), at(9000)).await;
     let id = bench.leased(at(0)).await;
-    assert_eq!(vitals().await.waiting, 2);
+    assert_eq!((vitals().await.waiting, vitals().await.leased), ([0, 2, 0], 1));
     bench.ends(id, Next::Dead { reason: DeadReason::Expired }, at(1)).await;
     bench.claim_one(at(0)).await;
     let after = vitals().await;
-    assert_eq!((after.waiting, after.dead), (1, 1));
+    assert_eq!((after.waiting, after.leased, after.dead), ([0, 1, 0], 1, 1));
     assert!(after.commits > before.commits);
-    bench.store().retry(bench.tenant.clone(), id, bench.delivery_id(at(0)), at(2)).await.unwrap();
-    assert_eq!((vitals().await.waiting, vitals().await.dead), (2, 0));
+    bench.retry(id, bench.again(bench.delivery_id(at(0))), at(2)).await;
+    assert_eq!((vitals().await.waiting, vitals().await.dead), ([0, 2, 0], 0));
+}
+
+pub async fn what_waits_is_counted_by_priority(bench: &Arc<Bench>) {
+    for (priority, count) in Priority::ALL.into_iter().zip([1, 2, 4]) {
+        for retry in [false, true] {
+            for _ in 0..count {
+                bench.waiting_in(&Lane::Free { priority, retry }, at(0), at(0)).await;
+            }
+        }
+    }
+    bench.waiting_in(&order("a"), at(0), at(0)).await;
+    bench.waiting_in(&order(""), at(0), at(0)).await;
+    let elsewhere = [(bench.webhook_id(), Birth::Waiting(at(0)))];
+    let urgent = Event { priority: Priority::High, ..bench.event(at(0)) };
+    bench.publish_new(bench.fan_out(urgent, &elsewhere)).await;
+    assert_eq!(bench.store().vitals().await.unwrap().waiting, [3, 6, 8]);
 }

@@ -7,17 +7,21 @@ use std::{
 
 use redrive_core::{
     DeliveryStatus, TenantId, Time, WebhookId,
+    breaker::BreakerConfig,
     event::{Event, PayloadFormat},
     event_type::Pattern,
+    lane::Ordering,
+    limiter::RateLimit,
     retry::RetryConfig,
     signature::{HeaderForm, LiveSecret, Secret, SignatureConfig},
     time::Span,
     webhook::{Owner, Webhook, WebhookSpec, WebhookState},
 };
 
-use super::{Bench, END, at, page, together};
+use super::{Bench, END, FRESH, RETRY, at, order, page, together};
 use crate::{
-    Birth, Changed, DeliveryFilter, NewEvent, Next, PageRequest, Published, Step, StoreError, Versioned,
+    Birth, Changed, DeliveryFilter, Expiring, NewEvent, Next, PageRequest, Published, Step, StoreError,
+    Versioned,
 };
 
 fn disabled() -> WebhookState {
@@ -50,9 +54,17 @@ pub async fn a_webhook_is_kept_as_it_was_given(bench: &Arc<Bench>) {
                 jitter: Some(0.25),
                 ..RetryConfig::default()
             },
+            circuit_breaker_config: BreakerConfig {
+                enabled: Some(false),
+                error_threshold_percentage: Some(12.5),
+                ..BreakerConfig::default()
+            },
+            rate_limit: Some(RateLimit { requests_per_minute: 7, burst: Some(3) }),
+            ordering_guarantee: Ordering::PerEventType,
             max_in_flight: Some(9),
             headers: [("x-own".into(), "1".into())].into(),
             metadata: [("note".into(), "\u{1f600}".into())].into(),
+            expires_at: Some(at(123_456)),
         },
         secrets: vec![secret(1, None), secret(2, Some(at(99)))],
         state: disabled(),
@@ -172,7 +184,7 @@ pub async fn webhooks_are_found_by_id_even_deleted(bench: &Arc<Bench>) {
     let theirs = bench.webhook_of(&other);
     bench.store().create_webhook(theirs.clone()).await.unwrap();
     bench.set_state(bench.webhook, WebhookState::Deleted).await;
-    let ids = vec![bench.webhook, bench.lane(), theirs.id];
+    let ids = vec![bench.webhook, bench.webhook_id(), theirs.id];
     let mut found = bench.store().webhooks_by_id(ids).await.unwrap();
     found.sort_by_key(|webhook| webhook.id);
     assert_eq!(found.len(), 2);
@@ -186,7 +198,7 @@ pub async fn sweeping_cancels_in_bounded_steps(bench: &Arc<Bench>) {
         waiting.push(bench.waiting(at(n), at(n * 1000)).await);
     }
     let leased = bench.leased(at(0)).await;
-    let elsewhere = bench.lane();
+    let elsewhere = bench.webhook_id();
     bench.publish_new(bench.fan_out(bench.event(at(0)), &[(elsewhere, Birth::Waiting(at(0)))])).await;
     bench.set_state(bench.webhook, disabled()).await;
     let listed = bench.store().sweeping().await.unwrap();
@@ -208,8 +220,27 @@ pub async fn sweeping_cancels_in_bounded_steps(bench: &Arc<Bench>) {
         assert_eq!((ended.cancel_reason.as_deref(), ended.due), (Some("swept up"), None));
     }
     assert_eq!(bench.store().sweeping().await.unwrap(), []);
-    assert_eq!(bench.due_lanes(at(END)).await, [elsewhere]);
+    assert_eq!(bench.due_lanes(at(END)).await, [bench.lane_of(elsewhere)]);
     bench.ends(leased, Next::Delivered, at(80)).await;
+}
+
+pub async fn sweeping_empties_every_lane(bench: &Arc<Bench>) {
+    for (n, lane) in (0..).zip([FRESH, RETRY, order("a"), order("b"), order("")]) {
+        bench.waiting_in(&lane, at(0), at(10 * n)).await;
+        bench.waiting_in(&lane, at(0), at(0)).await;
+    }
+    bench.set_state(bench.webhook, disabled()).await;
+    let mut moved = 0;
+    loop {
+        let step = sweep(bench, bench.webhook, 4).await;
+        moved += step.moved;
+        if step.finished {
+            break;
+        }
+    }
+    let look = bench.look(at(END)).await;
+    assert_eq!((moved, look.lanes, look.next_wake), (10, vec![], None));
+    assert_eq!(bench.store().oldest(None, 10).await.unwrap(), []);
 }
 
 pub async fn sweeping_stops_when_the_webhook_is_enabled_again(bench: &Arc<Bench>) {
@@ -228,7 +259,7 @@ pub async fn an_active_webhook_is_not_swept(bench: &Arc<Bench>) {
     let id = bench.waiting(at(0), at(0)).await;
     let nothing = Step { moved: 0, finished: true };
     assert_eq!(sweep(bench, bench.webhook, 10).await, nothing);
-    assert_eq!(sweep(bench, bench.lane(), 10).await, nothing);
+    assert_eq!(sweep(bench, bench.webhook_id(), 10).await, nothing);
     assert_eq!(bench.claim_one(at(0)).await.id, id);
 }
 
@@ -247,6 +278,39 @@ pub async fn sweeping_is_remembered_across_reopening(bench: &mut Arc<Bench>) {
     assert_eq!((listed[0].id, &listed[0].state), (bench.webhook, &WebhookState::Deleted));
     assert_eq!(sweep(bench, bench.webhook, 2).await, Step { moved: 1, finished: true });
     assert_eq!(bench.store().sweeping().await.unwrap(), []);
+}
+
+async fn expires(bench: &Bench, id: WebhookId, expires_at: Option<i64>) {
+    let Versioned { mut webhook, revision } = bench.stored_webhook(id).await;
+    webhook.spec.expires_at = expires_at.map(at);
+    let changed = bench.store().change_webhook(webhook, revision).await.unwrap();
+    assert!(matches!(changed, Changed::Done { .. }), "{changed:?}");
+}
+
+pub async fn webhooks_whose_time_is_over_are_told(bench: &mut Arc<Bench>) {
+    let mut ids = Vec::new();
+    for n in 0..5 {
+        ids.push(bench.new_webhook().await.id);
+        expires(bench, ids[n as usize], Some(100 * (n + 1))).await;
+    }
+    Bench::reopen(bench).await;
+    let expiring = |now, limit| bench.store().expiring(at(now), limit);
+    let of = |ids: &[WebhookId]| -> Vec<_> { ids.iter().map(|id| (bench.tenant.clone(), *id)).collect() };
+    assert_eq!(expiring(99, 10).await.unwrap(), Expiring { expired: vec![], next: Some(at(100)) });
+    assert_eq!(expiring(100, 10).await.unwrap(), Expiring { expired: of(&ids[..1]), next: Some(at(200)) });
+    assert_eq!(expiring(500, 10).await.unwrap(), Expiring { expired: of(&ids), next: None });
+    assert_eq!(expiring(500, 2).await.unwrap().expired, of(&ids[..2]), "the longest over first");
+
+    // Those that get no events any more are left alone, and so are those given more time.
+    bench.set_state(ids[0], disabled()).await;
+    bench.set_state(ids[1], WebhookState::Deleted).await;
+    bench.set_state(ids[2], WebhookState::Paused).await;
+    expires(bench, ids[3], Some(900)).await;
+    expires(bench, ids[4], None).await;
+    let left = Expiring { expired: of(&ids[2..3]), next: Some(at(900)) };
+    assert_eq!(expiring(500, 10).await.unwrap(), left);
+    bench.set_state(ids[0], WebhookState::Active).await;
+    assert_eq!(expiring(500, 10).await.unwrap().expired, of(&[ids[0], ids[2]]), "enabled, its time is over");
 }
 
 /// What a publisher knows of a tenant's webhooks.

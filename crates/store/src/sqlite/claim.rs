@@ -1,113 +1,64 @@
 //! Waiting and leased: the only two places where a delivery that is not over can be, and the moves
 //! between them. Putting something into `waiting` always touches its lane, so that no wake-up is lost.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use redrive_core::{DeliveryId, Time, WebhookId, event::Event};
+use redrive_core::{DeliveryId, Time, event::Event};
 use rusqlite::{OptionalExtension, Row, Transaction};
 use tokio::sync::oneshot;
 
 use super::{
     Sqlite,
     convert::{Col, get},
+    lanes::{self, Place, Rescued},
     nodes, redrive,
 };
-use crate::{Answer, Claim, Claimed, DueLanes, Epoch, LaneClaim, LaneRoom, StoreError};
+use crate::{Answer, Claim, Claimed, DueLanes, Epoch, LaneClaim, LaneKey, LaneRoom, StoreError};
 
-const DUE_LANES: &str =
-    "SELECT webhook FROM lanes WHERE held_by IS NULL AND wake_at <= ?1 ORDER BY wake_at LIMIT ?2";
-const NEXT_WAKE: &str = "SELECT min(wake_at) FROM lanes WHERE held_by IS NULL AND wake_at > ?1";
-const NEXT_DUE: &str = "SELECT min(due) FROM waiting WHERE webhook = ?";
+const DUE_LANES: &str = "SELECT webhook, lane, wake_at FROM lanes
+     WHERE pool = ?1 AND held_by IS NULL AND wake_at <= ?2 ORDER BY wake_at LIMIT ?3";
+const NEXT_WAKE: &str = "SELECT min(wake_at) FROM lanes WHERE pool = ?1 AND held_by IS NULL AND wake_at > ?2";
 const DUE: &str =
     "SELECT w.delivery, w.webhook, w.due, w.rescues, w.deaths, d.format, d.attempt_count, d.created_at,
-            e.id, e.tenant, e.event_type, e.data, e.timestamp, e.idempotency_key, e.source, e.subject
+            e.id, e.tenant, e.event_type, e.data, e.timestamp, e.idempotency_key, e.source, e.subject,
+            e.priority, w.seq
      FROM waiting w JOIN deliveries d ON d.id = w.delivery JOIN events e ON e.tenant = d.tenant AND e.id = d.event
-     WHERE w.webhook = ?1 AND w.due <= ?2 ORDER BY w.due, w.delivery LIMIT ?3";
+     WHERE w.webhook = ?1 AND w.lane = ?2 ORDER BY w.place, w.seq LIMIT ?3";
+/// Null if nobody has one of an order, else whether somebody else than ?3 has.
+const TAKEN: &str = "SELECT max(epoch <> ?3) FROM leased WHERE webhook = ?1 AND lane = ?2 AND lane < 'A'";
 
 /// The statements whose cost must follow what is ready, never what is parked: a test explains their plans.
 #[cfg(feature = "conformance")]
-pub(super) const HOT: [&str; 4] = [DUE_LANES, NEXT_WAKE, NEXT_DUE, DUE];
+pub(super) const HOT: [&str; 8] =
+    [DUE_LANES, NEXT_WAKE, DUE, TAKEN, lanes::HEAD, lanes::BLOCKED_UNTIL, lanes::WAKE, lanes::LOOK_AT];
 
-/// What a delivery has been through on nodes that died.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Rescued {
-    pub(super) rescues: u32,
-    pub(super) deaths: u32,
-}
-
-/// Leases a delivery to a node.
-pub(super) fn lease(
-    transaction: &Transaction<'_>,
-    delivery: DeliveryId,
-    webhook: WebhookId,
-    epoch: Epoch,
-    rescued: Rescued,
-) -> rusqlite::Result<()> {
-    transaction
-        .prepare_cached(
-            "INSERT INTO leased (delivery, epoch, webhook, rescues, deaths) VALUES (?, ?, ?, ?, ?)",
-        )?
-        .execute((Col(delivery), epoch.0, Col(webhook), rescued.rescues, rescued.deaths))?;
-    Ok(())
-}
-
-/// Makes a delivery wait, and its lane look at it in time.
-pub(super) fn wait(
-    transaction: &Transaction<'_>,
-    delivery: DeliveryId,
-    webhook: WebhookId,
-    due: Time,
-    rescued: Rescued,
-) -> rusqlite::Result<()> {
-    transaction.prepare_cached("INSERT INTO waiting VALUES (?, ?, ?, ?, ?)")?.execute((
-        Col(delivery),
-        Col(webhook),
-        Col(due),
-        rescued.rescues,
-        rescued.deaths,
-    ))?;
-    wake(transaction, webhook, due)
-}
-
-/// Makes a lane look for work no later than `at`.
-pub(super) fn wake(transaction: &Transaction<'_>, webhook: WebhookId, at: Time) -> rusqlite::Result<()> {
-    transaction
-        .prepare_cached(
-            "INSERT INTO lanes (webhook, wake_at) VALUES (?1, ?2)
-             ON CONFLICT (webhook) DO UPDATE SET wake_at = ?2 WHERE wake_at > ?2",
-        )?
-        .execute((Col(webhook), Col(at)))?;
-    Ok(())
-}
-
-/// Sets a lane's next look by what is left in it; a lane with nothing left goes.
-pub(super) fn settle(
-    transaction: &Transaction<'_>,
-    webhook: WebhookId,
-    holder: Option<Epoch>,
-) -> rusqlite::Result<()> {
-    let next: Option<i64> =
-        transaction.prepare_cached(NEXT_DUE)?.query_row([Col(webhook)], |row| row.get(0))?;
-    match next {
-        Some(next) => transaction
-            .prepare_cached("UPDATE lanes SET wake_at = ?2, held_by = ?3 WHERE webhook = ?1")?
-            .execute((Col(webhook), next, holder.map(|epoch| epoch.0)))?,
-        None => transaction.prepare_cached("DELETE FROM lanes WHERE webhook = ?")?.execute([Col(webhook)])?,
-    };
-    Ok(())
-}
+/// How long an order is left alone of which another node has some.
+const LEFT_ALONE: Duration = Duration::from_millis(50);
 
 impl Claim for Sqlite {
-    fn due_lanes(&self, now: Time, limit: usize) -> Answer<'_, DueLanes> {
+    fn due_lanes(&self, pools: Vec<String>, now: Time, limit: usize) -> Answer<'_, DueLanes> {
         self.read(move |connection| {
-            let lanes = connection
-                .prepare_cached(DUE_LANES)?
-                .query_map((Col(now), limit as i64), |row| get(row, 0))?
-                .collect::<rusqlite::Result<_>>()?;
-            let next_wake = connection
-                .prepare_cached(NEXT_WAKE)?
-                .query_row([Col(now)], |row| row.get::<_, Option<Col<Time>>>(0))?;
-            Ok(DueLanes { lanes, next_wake: next_wake.map(|col| col.0) })
+            let mut due: Vec<(Time, LaneKey)> = Vec::new();
+            let mut next_wake: Option<Time> = None;
+            for pool in &pools {
+                let rows = connection
+                    .prepare_cached(DUE_LANES)?
+                    .query_map((pool, Col(now), limit as i64), |row| {
+                        Ok((get(row, 2)?, lanes::read_key(row, 0, 1)?))
+                    })?
+                    .collect::<rusqlite::Result<Vec<_>>>()?;
+                due.extend(rows);
+                let wake = connection
+                    .prepare_cached(NEXT_WAKE)?
+                    .query_row((pool, Col(now)), |row| row.get::<_, Option<Col<Time>>>(0))?;
+                next_wake = next_wake.into_iter().chain(wake.map(|col| col.0)).min();
+            }
+            if pools.len() > 1 {
+                due.sort_by_key(|(wake_at, _)| *wake_at);
+                due.truncate(limit);
+            }
+            let lanes = due.into_iter().map(|(_, key)| key).collect();
+            Ok(DueLanes { lanes, next_wake: next_wake.filter(|wake| *wake < Time::FOREVER) })
         })
     }
 
@@ -123,17 +74,17 @@ impl Claim for Sqlite {
                 return Ok(None);
             }
             let mut bytes_left = max_bytes;
-            let claim = |lane: &LaneRoom| claim_lane(transaction, epoch, now, *lane, &mut bytes_left);
+            let claim = |room: &LaneRoom| claim_lane(transaction, epoch, now, room, &mut bytes_left);
             lanes.iter().map(claim).collect::<rusqlite::Result<_>>().map(Some)
         });
         Box::pin(async { claims.await?.ok_or(StoreError::Fenced) })
     }
 
-    fn release(&self, epoch: Epoch, now: Time, deliveries: Vec<DeliveryId>) -> Answer<'_, usize> {
+    fn release(&self, epoch: Epoch, now: Time, deliveries: Vec<(DeliveryId, Time)>) -> Answer<'_, usize> {
         self.write(move |transaction| {
             let mut released = 0;
-            for delivery in deliveries {
-                released += usize::from(release(transaction, epoch, now, delivery)?);
+            for (delivery, due) in deliveries {
+                released += usize::from(release(transaction, epoch, now, delivery, due)?);
             }
             Ok(released)
         })
@@ -165,32 +116,69 @@ fn claim_lane(
     transaction: &Transaction<'_>,
     epoch: Epoch,
     now: Time,
-    lane: LaneRoom,
+    room: &LaneRoom,
     bytes_left: &mut usize,
 ) -> rusqlite::Result<LaneClaim> {
-    let mut claimed = Vec::new();
+    let LaneKey { webhook, ref lane } = room.key;
+    let code = lane.code();
+    let nothing = LaneClaim { key: room.key.clone(), deliveries: Vec::new(), more: false };
+    let blocked_until = lanes::blocked_until(transaction, webhook)?;
+    if blocked_until > now {
+        lanes::settle(transaction, webhook, &code, None, blocked_until)?;
+        return Ok(nothing);
+    }
+    if lane.is_ordered() {
+        let elsewhere: Option<bool> =
+            transaction.prepare_cached(TAKEN)?.query_row((Col(webhook), &code, epoch.0), |row| row.get(0))?;
+        match elsewhere {
+            Some(true) => {
+                lanes::settle(transaction, webhook, &code, None, now + LEFT_ALONE)?;
+                return Ok(nothing);
+            }
+            Some(false) => {
+                // The caller comes back for what is due once its own are over.
+                let more = lanes::head(transaction, webhook, &code)?.is_some_and(|due| due <= now);
+                lanes::settle(transaction, webhook, &code, more.then_some(epoch), Time::default())?;
+                return Ok(LaneClaim { more, ..nothing });
+            }
+            None => {}
+        }
+    }
+    let (deliveries, more) = take_due(transaction, now, room, bytes_left)?;
+    for claimed in &deliveries {
+        transaction.prepare_cached("DELETE FROM waiting WHERE delivery = ?")?.execute([Col(claimed.id)])?;
+        let rescued = Rescued { rescues: claimed.rescues, deaths: claimed.deaths };
+        let place = Place { delivery: claimed.id, webhook, lane: lane.clone(), seq: claimed.seq };
+        lanes::lease(transaction, &place, epoch, rescued)?;
+    }
+    lanes::settle(transaction, webhook, &code, more.then_some(epoch), Time::default())?;
+    Ok(LaneClaim { deliveries, more, ..nothing })
+}
+
+/// What is due in a lane from its first on, as much as there is room for, and whether there is more.
+fn take_due(
+    transaction: &Transaction<'_>,
+    now: Time,
+    room: &LaneRoom,
+    bytes_left: &mut usize,
+) -> rusqlite::Result<(Vec<Claimed>, bool)> {
+    let mut taken = Vec::new();
     let mut due = transaction.prepare_cached(DUE)?;
     // One more than there is room for, to know whether there is more.
-    let limit = i64::try_from(lane.room).unwrap_or(i64::MAX).saturating_add(1);
-    let mut rows = due.query((Col(lane.webhook), Col(now), limit))?;
-    let mut more = false;
+    let limit = i64::try_from(room.room).unwrap_or(i64::MAX).saturating_add(1);
+    let mut rows = due.query((Col(room.key.webhook), room.key.lane.code(), limit))?;
     while let Some(row) = rows.next()? {
-        if claimed.len() >= lane.room || *bytes_left == 0 {
-            more = true;
-            break;
+        if get::<Time>(row, 2)? > now {
+            return Ok((taken, false));
         }
-        let delivery = read_claimed(row)?;
-        *bytes_left = bytes_left.saturating_sub(delivery.event.weight());
-        claimed.push(delivery);
+        if taken.len() >= room.room || *bytes_left == 0 {
+            return Ok((taken, true));
+        }
+        let claimed = read_claimed(row)?;
+        *bytes_left = bytes_left.saturating_sub(claimed.event.weight());
+        taken.push(claimed);
     }
-    drop(rows);
-    for delivery in &claimed {
-        transaction.prepare_cached("DELETE FROM waiting WHERE delivery = ?")?.execute([Col(delivery.id)])?;
-        let rescued = Rescued { rescues: delivery.rescues, deaths: delivery.deaths };
-        lease(transaction, delivery.id, delivery.webhook, epoch, rescued)?;
-    }
-    settle(transaction, lane.webhook, more.then_some(epoch))?;
-    Ok(LaneClaim { webhook: lane.webhook, deliveries: claimed, more })
+    Ok((taken, false))
 }
 
 fn read_claimed(row: &Row<'_>) -> rusqlite::Result<Claimed> {
@@ -204,6 +192,7 @@ fn read_claimed(row: &Row<'_>) -> rusqlite::Result<Claimed> {
         idempotency_key: text(13)?,
         source: text(14)?,
         subject: text(15)?,
+        priority: get(row, 16)?,
         // The publisher's own notes are not sent.
         metadata: None,
     };
@@ -216,6 +205,7 @@ fn read_claimed(row: &Row<'_>) -> rusqlite::Result<Claimed> {
         format: get(row, 5)?,
         attempt_count: row.get(6)?,
         created_at: get(row, 7)?,
+        seq: row.get(17)?,
         event: Arc::new(event),
     })
 }
@@ -226,32 +216,42 @@ fn release(
     epoch: Epoch,
     now: Time,
     delivery: DeliveryId,
+    due: Time,
 ) -> rusqlite::Result<bool> {
     let lease = transaction
         .prepare_cached(
-            "DELETE FROM leased WHERE delivery = ? AND epoch = ? RETURNING webhook, rescues, deaths, cancel",
+            "DELETE FROM leased WHERE delivery = ? AND epoch = ?
+             RETURNING webhook, lane, seq, rescues, deaths, cancel",
         )?
         .query_row((Col(delivery), epoch.0), |row| {
-            let rescued = Rescued { rescues: row.get(1)?, deaths: row.get(2)? };
-            Ok((get(row, 0)?, rescued, row.get::<_, Option<String>>(3)?))
+            let place = Place { delivery, webhook: get(row, 0)?, lane: get(row, 1)?, seq: row.get(2)? };
+            let rescued = Rescued { rescues: row.get(3)?, deaths: row.get(4)? };
+            Ok((place, rescued, row.get::<_, Option<String>>(5)?))
         })
         .optional()?;
-    let Some((webhook, rescued, cancel)) = lease else { return Ok(false) };
-    give_back(transaction, delivery, webhook, rescued, cancel.as_deref(), now)?;
+    let Some((place, rescued, cancel)) = lease else { return Ok(false) };
+    give_back(transaction, &place, rescued, cancel.as_deref(), due, now)?;
+    transaction
+        .prepare_cached("UPDATE lanes SET held_by = NULL WHERE webhook = ? AND lane = ? AND held_by = ?")?
+        .execute((Col(place.webhook), place.lane.code(), epoch.0))?;
     Ok(true)
 }
 
 /// Puts a delivery whose lease has just ended where it belongs.
 pub(super) fn give_back(
     transaction: &Transaction<'_>,
-    delivery: DeliveryId,
-    webhook: WebhookId,
+    place: &Place,
     rescued: Rescued,
     cancel: Option<&str>,
+    due: Time,
     now: Time,
 ) -> rusqlite::Result<()> {
-    match cancel {
-        Some(reason) => redrive::end_cancelled(transaction, delivery, reason, now),
-        None => wait(transaction, delivery, webhook, now, rescued),
+    if let Some(reason) = cancel {
+        redrive::end_cancelled(transaction, place.delivery, reason, now)?;
+        return lanes::let_next_go(transaction, place.webhook, &place.lane);
     }
+    let created_at = transaction
+        .prepare_cached("SELECT created_at FROM deliveries WHERE id = ?")?
+        .query_row([Col(place.delivery)], |row| get(row, 0))?;
+    lanes::wait(transaction, place, due, created_at, rescued)
 }

@@ -2,7 +2,10 @@
 
 use redrive_core::{
     AttemptId, DeadReason, DeliveryId, DeliveryStatus, EventId, FailureCategory, KeyId, TenantId, Time,
-    WebhookId, event::PayloadFormat,
+    WebhookId,
+    breaker::CircuitState,
+    event::PayloadFormat,
+    lane::{Lane, Priority},
 };
 use rusqlite::{
     Row, ToSql,
@@ -72,6 +75,12 @@ impl FromSql for Col<TenantId> {
     }
 }
 
+impl FromSql for Col<Lane> {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        Lane::parse(value.as_str()?).map(Col).ok_or(FromSqlError::InvalidType)
+    }
+}
+
 macro_rules! code_column {
     ($($type:ty { $($variant:path = $code:literal),* $(,)? })*) => {$(
         impl ToSql for Col<$type> {
@@ -123,6 +132,16 @@ code_column! {
         AttemptStatus::Success = 1,
         AttemptStatus::Failed = 2,
         AttemptStatus::Exhausted = 3,
+    }
+    Priority {
+        Priority::High = 1,
+        Priority::Normal = 2,
+        Priority::Low = 3,
+    }
+    CircuitState {
+        CircuitState::Closed = 0,
+        CircuitState::Open = 1,
+        CircuitState::HalfOpen = 2,
     }
     PayloadFormat {
         PayloadFormat::Envelope = 1,

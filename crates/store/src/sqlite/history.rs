@@ -65,8 +65,8 @@ fn limits<C>(page: &PageRequest<C>) -> String {
 }
 
 const EVENT: &str =
-    "SELECT id, tenant, seq, event_type, timestamp, idempotency_key, source, subject, metadata, data
-                     FROM events";
+    "SELECT id, tenant, seq, event_type, timestamp, idempotency_key, source, subject, metadata, data,
+            priority FROM events";
 
 fn read_event(row: &Row<'_>) -> rusqlite::Result<StoredEvent> {
     let event = Event {
@@ -79,6 +79,7 @@ fn read_event(row: &Row<'_>) -> rusqlite::Result<StoredEvent> {
         subject: row.get(7)?,
         metadata: row.get::<_, Option<Vec<u8>>>(8)?.map(Into::into),
         data: row.get::<_, Vec<u8>>(9)?.into(),
+        priority: get(row, 10)?,
     };
     Ok(StoredEvent { event, sequence_number: row.get(2)? })
 }
@@ -86,13 +87,19 @@ fn read_event(row: &Row<'_>) -> rusqlite::Result<StoredEvent> {
 const DELIVERY: &str =
     "SELECT d.id, d.tenant, d.event, e.event_type, d.webhook, d.round, d.status, d.attempt_count,
             d.last_status_code, d.failure_category, d.last_error, d.dead_reason, d.cancel_reason,
-            d.created_at, d.ended_at, d.replay_of, d.redriven_as, w.due";
+            d.created_at, d.ended_at, d.replay_of, d.redriven_as, w.due, d.priority,
+            CASE WHEN w.lane < 'A' THEN coalesce(
+                (SELECT l.delivery FROM leased l WHERE l.webhook = w.webhook AND l.lane = w.lane AND l.lane < 'A'
+                 AND l.seq < w.seq ORDER BY l.seq LIMIT 1),
+                (SELECT f.delivery FROM waiting f WHERE f.webhook = w.webhook AND f.lane = w.lane
+                 ORDER BY f.place, f.seq LIMIT 1)) END";
 const WITH_EVENT: &str =
     "JOIN events e ON e.tenant = d.tenant AND e.id = d.event LEFT JOIN waiting w ON w.delivery = d.id";
 
 fn read_delivery(row: &Row<'_>) -> rusqlite::Result<Delivery> {
+    let id = get(row, 0)?;
     Ok(Delivery {
-        id: get(row, 0)?,
+        id,
         tenant: get(row, 1)?,
         event: get(row, 2)?,
         event_type: row.get(3)?,
@@ -110,13 +117,15 @@ fn read_delivery(row: &Row<'_>) -> rusqlite::Result<Delivery> {
         replay_of: get_opt(row, 15)?,
         redriven_as: get_opt(row, 16)?,
         due: get_opt(row, 17)?,
+        priority: get(row, 18)?,
+        behind: get_opt(row, 19)?.filter(|first| *first != id),
     })
 }
 
 const ATTEMPT: &str = "SELECT d.id, d.event, d.webhook, a.id, a.number, a.status, a.failure_category,
             a.http_status_code, a.error_message, a.custom_headers, a.response_headers, a.response_body_sample,
             a.dns_us, a.connect_us, a.tls_us, a.ttfb_us, a.total_us, a.scheduled_at, a.executed_at,
-            a.next_retry_at, a.worker
+            a.next_retry_at, a.worker, a.circuit
      FROM deliveries d JOIN attempts a ON a.delivery = d.id";
 
 fn read_attempt(row: &Row<'_>) -> rusqlite::Result<StoredAttempt> {
@@ -142,6 +151,7 @@ fn read_attempt(row: &Row<'_>) -> rusqlite::Result<StoredAttempt> {
         executed_at: get(row, 18)?,
         next_retry_at: get_opt(row, 19)?,
         worker: row.get::<_, String>(20)?.into(),
+        circuit: get(row, 21)?,
     };
     Ok(StoredAttempt { delivery: get(row, 0)?, event: get(row, 1)?, webhook: get(row, 2)?, attempt })
 }

@@ -5,7 +5,9 @@
 
 mod claim;
 mod convert;
+mod gates;
 mod history;
+mod lanes;
 mod nodes;
 mod publish;
 mod readers;
@@ -31,6 +33,12 @@ use crate::{Answer, error::OpenError};
 #[cfg(feature = "conformance")]
 pub fn hot_statements() -> &'static [&'static str] {
     &claim::HOT
+}
+
+/// The statements whose cost must follow what they answer or change, for the same tests.
+#[cfg(feature = "conformance")]
+pub fn bounded_statements() -> &'static [&'static str] {
+    &gates::BOUNDED
 }
 
 /// How the store is to be opened.

@@ -1,12 +1,12 @@
 //! Epochs, and giving back what a dead one had.
 
-use redrive_core::{DeliveryId, Time, WebhookId};
+use redrive_core::Time;
 use rusqlite::Transaction;
 
 use super::{
-    Sqlite,
-    claim::{self, Rescued},
+    Sqlite, claim,
     convert::{Col, get},
+    lanes::{Place, Rescued},
 };
 use crate::{Answer, Epoch, Nodes, Step};
 
@@ -39,7 +39,7 @@ impl Nodes for Sqlite {
             let orphans = take_orphans(transaction, dead, limit)?;
             for orphan in &orphans {
                 let cancel = orphan.cancel.as_deref();
-                claim::give_back(transaction, orphan.delivery, orphan.webhook, orphan.rescued, cancel, now)?;
+                claim::give_back(transaction, &orphan.place, orphan.rescued, cancel, now, now)?;
             }
             Ok(Step { moved: orphans.len(), finished: orphans.len() < limit })
         })
@@ -52,8 +52,7 @@ pub(super) fn is_live(transaction: &Transaction<'_>, epoch: Epoch) -> rusqlite::
 }
 
 struct Orphan {
-    delivery: DeliveryId,
-    webhook: WebhookId,
+    place: Place,
     rescued: Rescued,
     cancel: Option<String>,
 }
@@ -62,13 +61,15 @@ fn take_orphans(transaction: &Transaction<'_>, dead: Epoch, limit: usize) -> rus
     transaction
         .prepare_cached(
             "DELETE FROM leased WHERE delivery IN (SELECT delivery FROM leased WHERE epoch = ? LIMIT ?)
-             RETURNING delivery, webhook, rescues, deaths, sending, cancel",
+             RETURNING delivery, webhook, lane, seq, rescues, deaths, sending, cancel",
         )?
         .query_map((dead.0, limit as i64), |row| {
-            let sending: u32 = row.get(4)?;
+            let place =
+                Place { delivery: get(row, 0)?, webhook: get(row, 1)?, lane: get(row, 2)?, seq: row.get(3)? };
+            let sending: u32 = row.get(6)?;
             let rescued =
-                Rescued { rescues: row.get::<_, u32>(2)? + 1, deaths: row.get::<_, u32>(3)? + sending };
-            Ok(Orphan { delivery: get(row, 0)?, webhook: get(row, 1)?, rescued, cancel: row.get(5)? })
+                Rescued { rescues: row.get::<_, u32>(4)? + 1, deaths: row.get::<_, u32>(5)? + sending };
+            Ok(Orphan { place, rescued, cancel: row.get(7)? })
         })?
         .collect()
 }

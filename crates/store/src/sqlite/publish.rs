@@ -7,8 +7,9 @@ use rusqlite::{OptionalExtension, Transaction};
 use sha2::{Digest, Sha256};
 
 use super::{
-    Sqlite, claim,
+    Sqlite,
     convert::{Col, get},
+    lanes::{self, Place, Rescued},
     nodes,
 };
 use crate::{Birth, Done, Epoch, KeyClaim, NewDelivery, NewEvent, Publish, Published};
@@ -59,7 +60,7 @@ impl<'a> Publishing<'a> {
         }
         insert_event(self.transaction, &new.event, counter.next_seq)?;
         for delivery in &new.deliveries {
-            insert_delivery(self.transaction, &new.event, delivery, new.epoch)?;
+            insert_delivery(self.transaction, &new.event, delivery, counter.next_seq, new.epoch)?;
         }
         Ok(Published::New { sequence_number: counter.next_seq })
     }
@@ -135,7 +136,7 @@ fn take_key(transaction: &Transaction<'_>, event: &Event, claim: &KeyClaim) -> r
 }
 
 fn insert_event(transaction: &Transaction<'_>, event: &Event, seq: i64) -> rusqlite::Result<()> {
-    transaction.prepare_cached("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")?.execute((
+    transaction.prepare_cached("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")?.execute((
         Col(event.id),
         event.tenant.as_str(),
         seq,
@@ -144,6 +145,7 @@ fn insert_event(transaction: &Transaction<'_>, event: &Event, seq: i64) -> rusql
         event.idempotency_key.as_deref(),
         event.source.as_deref(),
         event.subject.as_deref(),
+        Col(event.priority),
         event.metadata.as_deref(),
         &event.data[..],
     ))?;
@@ -154,12 +156,13 @@ fn insert_delivery(
     transaction: &Transaction<'_>,
     event: &Event,
     new: &NewDelivery,
+    seq: i64,
     epoch: Epoch,
 ) -> rusqlite::Result<()> {
     transaction
         .prepare_cached(
-            "INSERT INTO deliveries (id, tenant, event, webhook, round, status, format, created_at)
-             VALUES (?, ?, ?, ?, 1, ?, ?, ?)",
+            "INSERT INTO deliveries (id, tenant, event, webhook, round, status, format, priority, created_at)
+             VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?)",
         )?
         .execute((
             Col(new.id),
@@ -168,10 +171,12 @@ fn insert_delivery(
             Col(new.webhook),
             Col(DeliveryStatus::Pending),
             Col(new.format),
+            Col(event.priority),
             Col(event.timestamp),
         ))?;
+    let place = Place { delivery: new.id, webhook: new.webhook, lane: new.lane.clone(), seq };
     match new.birth {
-        Birth::Leased => claim::lease(transaction, new.id, new.webhook, epoch, claim::Rescued::default()),
-        Birth::Waiting(due) => claim::wait(transaction, new.id, new.webhook, due, claim::Rescued::default()),
+        Birth::Leased => lanes::lease(transaction, &place, epoch, Rescued::default()),
+        Birth::Waiting(due) => lanes::wait(transaction, &place, due, event.timestamp, Rescued::default()),
     }
 }

@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 
-use redrive_core::{DeliveryStatus, WebhookId, webhook::WebhookState};
+use redrive_core::{DeliveryStatus, WebhookId, lane::Lane, webhook::WebhookState};
 use rusqlite::{OptionalExtension, Transaction};
 
 use super::{
-    Sqlite, claim,
+    Sqlite,
     convert::{Col, get},
+    gates,
+    lanes::{self, Place, Rescued},
     webhooks,
 };
 use crate::{Attempt, Disable, Done, Next, Outcome, Record, Recorded};
@@ -39,16 +41,25 @@ pub(super) fn apply(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlit
     }
     update_delivery(transaction, outcome)?;
     match &outcome.next {
-        Next::Delivered | Next::Cancelled { .. } => {}
+        Next::Delivered | Next::Cancelled { .. } => {
+            lanes::let_next_go(transaction, lease.webhook, &lease.lane)?;
+        }
         Next::Retry { due } => {
-            claim::wait(transaction, outcome.delivery, outcome.webhook, *due, claim::Rescued::default())?;
+            let lane = lease.lane.for_retry();
+            let place = Place { delivery: outcome.delivery, webhook: lease.webhook, lane, seq: lease.seq };
+            let created_at = transaction
+                .prepare_cached("SELECT created_at FROM deliveries WHERE id = ?")?
+                .query_row([Col(outcome.delivery)], |row| get(row, 0))?;
+            lanes::wait(transaction, &place, *due, created_at, Rescued::default())?;
         }
         Next::Dead { .. } => {
             transaction
                 .prepare_cached("INSERT INTO dead VALUES (?, ?)")?
                 .execute((Col(outcome.delivery), outcome.tenant.as_str()))?;
+            lanes::let_next_go(transaction, lease.webhook, &lease.lane)?;
         }
     }
+    gates::take_effect(transaction, outcome)?;
     let config_version = match &outcome.disable {
         Some(disable) => disable_webhook(transaction, outcome, disable)?,
         None => None,
@@ -84,6 +95,8 @@ fn is_recorded(
 /// What a lease says beside whose it is.
 struct Lease {
     webhook: WebhookId,
+    lane: Lane,
+    seq: i64,
     rescues: u32,
     deaths: u32,
     sending: u32,
@@ -94,15 +107,17 @@ fn take_lease(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite::Res
     transaction
         .prepare_cached(
             "DELETE FROM leased WHERE delivery = ? AND epoch = ?
-             RETURNING webhook, rescues, deaths, sending, cancel",
+             RETURNING webhook, lane, seq, rescues, deaths, sending, cancel",
         )?
         .query_row((Col(outcome.delivery), outcome.epoch.0), |row| {
             Ok(Lease {
                 webhook: get(row, 0)?,
-                rescues: row.get(1)?,
-                deaths: row.get(2)?,
-                sending: row.get(3)?,
-                cancel: row.get(4)?,
+                lane: get(row, 1)?,
+                seq: row.get(2)?,
+                rescues: row.get(3)?,
+                deaths: row.get(4)?,
+                sending: row.get(5)?,
+                cancel: row.get(6)?,
             })
         })
         .optional()
@@ -112,13 +127,15 @@ fn take_lease(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite::Res
 fn restore_lease(transaction: &Transaction<'_>, outcome: &Outcome, lease: &Lease) -> rusqlite::Result<()> {
     transaction
         .prepare_cached(
-            "INSERT INTO leased (delivery, epoch, webhook, rescues, deaths, sending, cancel)
-             VALUES (?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO leased (delivery, epoch, webhook, lane, seq, rescues, deaths, sending, cancel)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )?
         .execute((
             Col(outcome.delivery),
             outcome.epoch.0,
             Col(lease.webhook),
+            lease.lane.code(),
+            lease.seq,
             lease.rescues,
             lease.deaths,
             lease.sending,
@@ -135,7 +152,7 @@ fn insert_attempt(
     let timings = &attempt.timings;
     transaction
         .prepare_cached(
-            "INSERT INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )?
         .execute(rusqlite::params![
             Col(outcome.delivery),
@@ -156,6 +173,7 @@ fn insert_attempt(
             Col(attempt.scheduled_at),
             Col(attempt.executed_at),
             attempt.next_retry_at.map(Col),
+            Col(attempt.circuit),
             &*attempt.worker,
         ])?;
     Ok(())
@@ -217,7 +235,7 @@ fn disable_webhook(
     let Some(mut found) = webhooks::find(transaction, &outcome.tenant, outcome.webhook)? else {
         return Ok(None);
     };
-    if found.webhook.state != WebhookState::Active || found.webhook.spec.url != disable.url {
+    if !found.webhook.state.gets_events() || found.webhook.spec.url != disable.url {
         return Ok(None);
     }
     found.webhook.state = WebhookState::Disabled(disable.reason.clone());

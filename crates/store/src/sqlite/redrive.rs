@@ -1,35 +1,34 @@
 //! Rounds: delivering again, or calling off.
 
-use redrive_core::{DeliveryId, DeliveryStatus, EventId, TenantId, Time, WebhookId, event::PayloadFormat};
+use redrive_core::{
+    DeliveryId, DeliveryStatus, EventId, TenantId, Time, WebhookId,
+    event::PayloadFormat,
+    lane::{Lane, Priority},
+};
 use rusqlite::{OptionalExtension, Transaction};
 
 use super::{
     Sqlite,
-    claim::{self, Rescued},
     convert::{Col, get, get_opt},
+    lanes::{self, Place, Rescued},
 };
-use crate::{Answer, Cancelled, NewRound, Redrive, Redriven, Replayed};
+use crate::{Again, Answer, Cancelled, NewRound, Redrive, Redriven, Replayed};
 
 impl Redrive for Sqlite {
-    fn retry(
-        &self,
-        tenant: TenantId,
-        delivery: DeliveryId,
-        new_round: DeliveryId,
-        now: Time,
-    ) -> Answer<'_, Redriven> {
+    fn retry(&self, tenant: TenantId, delivery: DeliveryId, again: Again, now: Time) -> Answer<'_, Redriven> {
         self.write(move |transaction| {
             let Some(old) = find(transaction, &tenant, delivery)? else { return Ok(Redriven::Missing) };
             if !old.status.is_final() {
-                make_due(transaction, delivery, old.webhook, now)?;
+                make_due(transaction, &old, again.priority, now)?;
                 return Ok(Redriven::DueNow(delivery));
             }
             if let Some(round) = old.redriven_as {
                 return Ok(Redriven::AlreadyAs(round));
             }
-            let round = NewRound { id: new_round, webhook: old.webhook, format: old.format };
-            add_round(transaction, &tenant, old.event, &round, now)?;
-            Ok(Redriven::NewRound(new_round))
+            let round = NewRound { id: again.id, webhook: old.webhook, format: old.format, lane: again.lane };
+            let priority = again.priority.unwrap_or(old.priority);
+            add_round(transaction, &tenant, old.event, &round, priority, now)?;
+            Ok(Redriven::NewRound(again.id))
         })
     }
 
@@ -38,15 +37,16 @@ impl Redrive for Sqlite {
         tenant: TenantId,
         event: EventId,
         rounds: Vec<NewRound>,
+        priority: Option<Priority>,
         now: Time,
     ) -> Answer<'_, Replayed> {
         self.write(move |transaction| {
             let known = transaction
-                .prepare_cached("SELECT 1 FROM events WHERE id = ? AND tenant = ?")?
-                .exists((Col(event), tenant.as_str()))?;
-            if !known {
-                return Ok(Replayed::Missing);
-            }
+                .prepare_cached("SELECT priority FROM events WHERE id = ? AND tenant = ?")?
+                .query_row((Col(event), tenant.as_str()), |row| get(row, 0))
+                .optional()?;
+            let Some(known) = known else { return Ok(Replayed::Missing) };
+            let priority = priority.unwrap_or(known);
             for round in &rounds {
                 if let Some(last) = last_round(transaction, event, round.webhook)?
                     && !last.status.is_final()
@@ -55,7 +55,7 @@ impl Redrive for Sqlite {
                 }
             }
             for round in &rounds {
-                add_round(transaction, &tenant, event, round, now)?;
+                add_round(transaction, &tenant, event, round, priority, now)?;
             }
             Ok(Replayed::Done(rounds.iter().map(|round| round.id).collect()))
         })
@@ -74,10 +74,13 @@ impl Redrive for Sqlite {
                 return Ok(Cancelled::Over(old.status));
             }
             let waited = transaction
-                .prepare_cached("DELETE FROM waiting WHERE delivery = ?")?
-                .execute([Col(delivery)])?;
-            if waited == 1 {
+                .prepare_cached("DELETE FROM waiting WHERE delivery = ? RETURNING lane")?
+                .query_row([Col(delivery)], |row| row.get::<_, String>(0))
+                .optional()?;
+            if let Some(lane) = waited {
                 end_cancelled(transaction, delivery, &reason, now)?;
+                // Whatever waited behind it may be due long before it was.
+                lanes::look_again(transaction, old.webhook, &lane)?;
                 return Ok(Cancelled::Done);
             }
             transaction
@@ -109,9 +112,10 @@ struct Old {
     status: DeliveryStatus,
     format: PayloadFormat,
     redriven_as: Option<DeliveryId>,
+    priority: Priority,
 }
 
-const OLD: &str = "SELECT id, event, webhook, round, status, format, redriven_as FROM deliveries";
+const OLD: &str = "SELECT id, event, webhook, round, status, format, redriven_as, priority FROM deliveries";
 
 fn read_old(row: &rusqlite::Row<'_>) -> rusqlite::Result<Old> {
     Ok(Old {
@@ -122,6 +126,7 @@ fn read_old(row: &rusqlite::Row<'_>) -> rusqlite::Result<Old> {
         status: get(row, 4)?,
         format: get(row, 5)?,
         redriven_as: get_opt(row, 6)?,
+        priority: get(row, 7)?,
     })
 }
 
@@ -147,19 +152,33 @@ fn last_round(
         .optional()
 }
 
+/// Makes what waits due now, in the lane of its priority. What a node has is on its way already.
 fn make_due(
     transaction: &Transaction<'_>,
-    delivery: DeliveryId,
-    webhook: WebhookId,
+    old: &Old,
+    priority: Option<Priority>,
     now: Time,
 ) -> rusqlite::Result<()> {
-    let waited = transaction
-        .prepare_cached("UPDATE waiting SET due = ?1 WHERE delivery = ?2 AND due > ?1")?
-        .execute((Col(now), Col(delivery)))?;
-    if waited == 1 {
-        claim::wake(transaction, webhook, now)?;
+    let waits = transaction
+        .prepare_cached("SELECT lane, due FROM waiting WHERE delivery = ?")?
+        .query_row([Col(old.id)], |row| Ok((get::<Lane>(row, 0)?, get::<Time>(row, 1)?)))
+        .optional()?;
+    let Some((lane, due)) = waits else { return Ok(()) };
+    let due = due.min(now);
+    let new_lane = priority.map_or_else(|| lane.clone(), |priority| lane.with_priority(priority));
+    let place = if lane.is_ordered() { 0 } else { due.millis() };
+    transaction
+        .prepare_cached("UPDATE waiting SET lane = ?2, place = ?3, due = ?4 WHERE delivery = ?1")?
+        .execute((Col(old.id), new_lane.code(), place, Col(due)))?;
+    if let Some(priority) = priority {
+        transaction
+            .prepare_cached("UPDATE deliveries SET priority = ? WHERE id = ?")?
+            .execute((Col(priority), Col(old.id)))?;
     }
-    Ok(())
+    if new_lane != lane {
+        lanes::look_again(transaction, old.webhook, &lane.code())?;
+    }
+    lanes::look_again(transaction, old.webhook, &new_lane.code())
 }
 
 fn add_round(
@@ -167,13 +186,15 @@ fn add_round(
     tenant: &TenantId,
     event: EventId,
     round: &NewRound,
+    priority: Priority,
     now: Time,
 ) -> rusqlite::Result<()> {
     let last = last_round(transaction, event, round.webhook)?;
     transaction
         .prepare_cached(
-            "INSERT INTO deliveries (id, tenant, event, webhook, round, status, format, created_at, replay_of)
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO deliveries
+                 (id, tenant, event, webhook, round, status, format, priority, created_at, replay_of)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )?
         .execute((
             Col(round.id),
@@ -183,6 +204,7 @@ fn add_round(
             last.as_ref().map_or(1, |last| last.round + 1),
             Col(DeliveryStatus::Pending),
             Col(round.format),
+            Col(priority),
             Col(now),
             last.as_ref().map(|last| Col(last.id)),
         ))?;
@@ -192,5 +214,11 @@ fn add_round(
             .execute((Col(round.id), Col(last.id)))?;
         transaction.prepare_cached("DELETE FROM dead WHERE delivery = ?")?.execute([Col(last.id)])?;
     }
-    claim::wait(transaction, round.id, round.webhook, now, Rescued::default())
+    // A number of its own from the sequence: in an order it goes to the back.
+    let seq = transaction
+        .prepare_cached("UPDATE tenants SET next_seq = next_seq + 1 WHERE id = ? RETURNING next_seq - 1")?
+        .query_row([tenant.as_str()], |row| row.get(0))?;
+    let lane = round.lane.with_priority(priority);
+    let place = Place { delivery: round.id, webhook: round.webhook, lane, seq };
+    lanes::wait(transaction, &place, now, now, Rescued::default())
 }

@@ -6,6 +6,7 @@ use rusqlite::{OptionalExtension, Row};
 use super::{
     Sqlite,
     convert::{Col, get, get_opt},
+    webhooks::{from_json, to_json},
 };
 use crate::{Answer, ApiKey, PageRequest, Tenancy, Tenant};
 
@@ -15,17 +16,33 @@ impl Tenancy for Sqlite {
     fn create_tenant(&self, tenant: Tenant) -> Answer<'_, bool> {
         self.write(move |transaction| {
             let made = transaction.execute(
-                "INSERT INTO tenants (id, name, created_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-                (tenant.id.as_str(), tenant.name, Col(tenant.created_at)),
+                "INSERT INTO tenants (id, name, rules, created_at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                (tenant.id.as_str(), tenant.name, to_json(&tenant.rules)?, Col(tenant.created_at)),
             )?;
             Ok(made == 1)
+        })
+    }
+
+    fn change_tenant(&self, tenant: Tenant) -> Answer<'_, bool> {
+        self.write(move |transaction| {
+            let changed = transaction.execute(
+                "UPDATE tenants SET name = ?2, rules = ?3, config_version = config_version + 1 WHERE id = ?1",
+                (tenant.id.as_str(), tenant.name, to_json(&tenant.rules)?),
+            )?;
+            // Whoever holds them may not be of that pool.
+            transaction.execute(
+                "UPDATE lanes SET pool = ?2, held_by = NULL
+                 WHERE webhook IN (SELECT id FROM webhooks WHERE tenant = ?1) AND pool <> ?2",
+                (tenant.id.as_str(), tenant.rules.pool()),
+            )?;
+            Ok(changed == 1)
         })
     }
 
     fn tenant(&self, id: TenantId) -> Answer<'_, Option<Tenant>> {
         self.read(move |connection| {
             connection
-                .prepare_cached("SELECT id, name, created_at FROM tenants WHERE id = ?")?
+                .prepare_cached("SELECT id, name, rules, created_at FROM tenants WHERE id = ?")?
                 .query_row([id.as_str()], read_tenant)
                 .optional()
         })
@@ -36,7 +53,7 @@ impl Tenancy for Sqlite {
             let after = page.after.as_ref().map_or("", TenantId::as_str);
             connection
                 .prepare_cached(
-                    "SELECT id, name, created_at FROM tenants WHERE id > ? ORDER BY id LIMIT ? OFFSET ?",
+                    "SELECT id, name, rules, created_at FROM tenants WHERE id > ? ORDER BY id LIMIT ? OFFSET ?",
                 )?
                 .query_map((after, page.limit, page.offset), read_tenant)?
                 .collect()
@@ -103,7 +120,7 @@ impl Tenancy for Sqlite {
 }
 
 fn read_tenant(row: &Row<'_>) -> rusqlite::Result<Tenant> {
-    Ok(Tenant { id: get(row, 0)?, name: row.get(1)?, created_at: get(row, 2)? })
+    Ok(Tenant { id: get(row, 0)?, name: row.get(1)?, rules: from_json(row, 2)?, created_at: get(row, 3)? })
 }
 
 fn read_key(row: &Row<'_>) -> rusqlite::Result<ApiKey> {

@@ -1,8 +1,14 @@
 //! Housekeeping and health.
 
-use redrive_core::Time;
+use redrive_core::{
+    Time,
+    lane::{Lane, Priority},
+};
 
-use super::{Sqlite, convert::Col};
+use super::{
+    Sqlite,
+    convert::{Col, get},
+};
 use crate::{Answer, Upkeep, Vitals};
 
 impl Upkeep for Sqlite {
@@ -32,7 +38,19 @@ impl Upkeep for Sqlite {
                 let mut rows = connection.prepare_cached(&format!("SELECT count(*) FROM {table}"))?;
                 rows.query_row((), |row| row.get::<_, i64>(0)).map(i64::unsigned_abs)
             };
-            Ok(Vitals { commits, waiting: count("waiting")?, leased: count("leased")?, dead: count("dead")? })
+            let mut waiting = [0; 3];
+            // In the order of the index, so that nothing is sorted.
+            let mut by_lane =
+                connection.prepare_cached("SELECT lane, count(*) FROM waiting GROUP BY webhook, lane")?;
+            let mut rows = by_lane.query(())?;
+            while let Some(row) = rows.next()? {
+                let priority = match get(row, 0)? {
+                    Lane::Free { priority, .. } => priority,
+                    Lane::Ordered(_) => Priority::Normal,
+                };
+                waiting[priority as usize] += row.get::<_, i64>(1)?.unsigned_abs();
+            }
+            Ok(Vitals { commits, waiting, leased: count("leased")?, dead: count("dead")? })
         })
     }
 }

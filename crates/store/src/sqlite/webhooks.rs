@@ -8,9 +8,9 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, types::FromSqlEr
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    Sqlite, claim,
+    Sqlite,
     convert::{Col, get},
-    redrive,
+    gates, lanes, redrive,
 };
 use crate::{Answer, Changed, ConfigChanges, PageRequest, Step, Versioned, Webhooks};
 
@@ -75,17 +75,17 @@ impl Webhooks for Sqlite {
             // One snapshot: the version and the webhooks must belong together.
             let snapshot = connection.unchecked_transaction()?;
             let now = snapshot
-                .prepare_cached("SELECT config_version FROM tenants WHERE id = ?")?
-                .query_row([tenant.as_str()], |row| row.get(0))
+                .prepare_cached("SELECT config_version, rules FROM tenants WHERE id = ?")?
+                .query_row([tenant.as_str()], |row| Ok((row.get(0)?, from_json(row, 1)?)))
                 .optional()?;
-            let Some(now) = now else { return Ok(None) };
+            let Some((now, rules)) = now else { return Ok(None) };
             let webhooks = snapshot
                 .prepare_cached(&format!(
                     "SELECT {COLUMNS} FROM webhooks WHERE tenant = ?1 AND revision > ?2 AND (?2 > 0 OR deleted = 0)"
                 ))?
                 .query_map((tenant.as_str(), version), read_webhook)?
                 .collect::<rusqlite::Result<_>>()?;
-            Ok(Some(ConfigChanges { version: now, webhooks }))
+            Ok(Some(ConfigChanges { version: now, rules, webhooks }))
         })
     }
 
@@ -120,17 +120,19 @@ fn sweep(
     let swept = transaction
         .prepare_cached(
             "DELETE FROM waiting WHERE delivery IN (SELECT delivery FROM waiting WHERE webhook = ? LIMIT ?)
-             RETURNING delivery",
+             RETURNING delivery, lane",
         )?
-        .query_map((Col(webhook), limit as i64), |row| get(row, 0))?
+        .query_map((Col(webhook), limit as i64), |row| Ok((get(row, 0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<Vec<_>>>()?;
-    for delivery in &swept {
+    for (delivery, _) in &swept {
         redrive::end_cancelled(transaction, *delivery, reason, now)?;
     }
+    // At once and not at the end: should it be enabled again, the next of an order is now the first.
+    lanes::look_again_at(transaction, webhook, swept.iter().map(|(_, lane): &(_, String)| lane))?;
     let finished = swept.len() < limit;
     if finished {
-        claim::settle(transaction, webhook, None)?;
         transaction.execute("UPDATE webhooks SET sweeping = 0 WHERE id = ?", [Col(webhook)])?;
+        gates::forget(transaction, webhook)?;
     }
     Ok(Step { moved: swept.len(), finished })
 }
@@ -162,7 +164,8 @@ pub(super) fn store(transaction: &Transaction<'_>, webhook: &Webhook) -> rusqlit
     let Some(version) = version else { return Ok(None) };
     transaction
         .prepare_cached(&format!(
-            "INSERT OR REPLACE INTO webhooks ({COLUMNS}, deleted, sweeping) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            "INSERT OR REPLACE INTO webhooks ({COLUMNS}, deleted, sweeping, expires_at)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
         ))?
         .execute((
             Col(webhook.id),
@@ -175,7 +178,9 @@ pub(super) fn store(transaction: &Transaction<'_>, webhook: &Webhook) -> rusqlit
             Col(webhook.updated_at),
             webhook.state == WebhookState::Deleted,
             webhook.state.cancels_because().is_some(),
+            webhook.spec.expires_at.filter(|_| webhook.state.gets_events()).map(Col),
         ))?;
+    gates::pause(transaction, webhook)?;
     Ok(Some(version))
 }
 
@@ -191,11 +196,11 @@ fn read_webhook(row: &Row<'_>) -> rusqlite::Result<Webhook> {
     })
 }
 
-fn to_json<T: Serialize>(value: &T) -> rusqlite::Result<String> {
+pub(super) fn to_json<T: Serialize>(value: &T) -> rusqlite::Result<String> {
     serde_json::to_string(value).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
 }
 
-fn from_json<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> rusqlite::Result<T> {
+pub(super) fn from_json<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> rusqlite::Result<T> {
     let text = row.get_ref(column)?.as_str()?;
     serde_json::from_str(text).map_err(|error| FromSqlError::other(error).into())
 }

@@ -1,5 +1,6 @@
 //! `/v1/deliveries` and the deliveries of one webhook: history, attempts, retry, cancel.
 
+mod attempt;
 mod view;
 
 use axum::{
@@ -8,14 +9,14 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use redrive_core::{
-    DeliveryId, DeliveryStatus, EventId, FailureCategory, Invalid, TenantId, Time, WebhookId,
+    DeliveryId, DeliveryStatus, EventId, FailureCategory, Invalid, TenantId, Time, WebhookId, lane::Priority,
 };
 use redrive_store::{DeliveryCursor, DeliveryFilter, StatusFilter};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-pub(super) use self::view::{AttemptView, DeliveryView};
+pub(super) use self::{attempt::AttemptView, view::DeliveryView};
 use super::{
     AppState,
     events::TenantQuery,
@@ -164,6 +165,8 @@ async fn get(
 }
 
 /// List a delivery's attempts
+///
+/// `circuit_blocked` entries tell when an open circuit held it back; they have no number and are no attempts.
 #[utoipa::path(
     get, path = "/v1/deliveries/{id}/attempts", tag = "deliveries", params(("id" = String, Path), TenantQuery),
     responses((status = 200, description = "First to last", body = Page<AttemptView>), ReadProblems),
@@ -175,10 +178,9 @@ async fn attempts(
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<Page<AttemptView>>, Problem> {
     let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
-    let delivery = app.delivery(tenant.clone(), id).await?.delivery;
-    let event = app.event(tenant.clone(), delivery.event).await?.event;
-    let attempts = app.attempts(tenant, id).await?;
-    let data = attempts.into_iter().map(|attempt| AttemptView::new(attempt, &event)).collect();
+    let history = app.history(tenant.clone(), id).await?;
+    let event = app.event(tenant, history.delivery.event).await?.event;
+    let data = AttemptView::all(history, &event);
     Ok(axum::Json(Page { data, next_cursor: None }))
 }
 
@@ -191,12 +193,30 @@ pub(super) struct TenantInput {
     pub(super) tenant_id: Option<String>,
 }
 
+/// How to retry.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RetryInput {
+    /// How urgent it is from now on; as urgent as it was if left out.
+    priority: Option<Priority>,
+    /// The tenant to act for; admin keys only.
+    tenant_id: Option<String>,
+}
+
 /// What a retry came to.
 #[derive(Serialize, ToSchema)]
 pub(super) struct RetryView {
     /// The delivery to watch: the same one if it was pending, the new round if it was over.
     #[schema(value_type = String)]
     delivery_id: DeliveryId,
+    /// How urgent it is now.
+    priority: Priority,
+}
+
+impl From<Seen> for RetryView {
+    fn from(seen: Seen) -> Self {
+        Self { delivery_id: seen.delivery.id, priority: seen.delivery.priority }
+    }
 }
 
 /// Retry a delivery
@@ -204,7 +224,7 @@ pub(super) struct RetryView {
 /// A pending one is due now. One that is over is delivered in a new round.
 #[utoipa::path(
     post, path = "/v1/deliveries/{id}/retry", tag = "deliveries", params(("id" = String, Path), TenantQuery),
-    request_body = TenantInput,
+    request_body = RetryInput,
     responses((status = 202, body = RetryView), ChangeProblems),
 )]
 async fn retry(
@@ -212,17 +232,17 @@ async fn retry(
     May(caller, _): May<Manages>,
     Id(id): Id<DeliveryId>,
     Query(query): Query<TenantQuery>,
-    OptionalJson(input): OptionalJson<TenantInput>,
+    OptionalJson(input): OptionalJson<RetryInput>,
 ) -> Result<Response, Problem> {
     let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
-    let delivery_id = app.retry(tenant, id).await?;
-    Ok((StatusCode::ACCEPTED, axum::Json(RetryView { delivery_id })).into_response())
+    let view = RetryView::from(app.retry(tenant, id, input.priority).await?);
+    Ok((StatusCode::ACCEPTED, axum::Json(view)).into_response())
 }
 
 /// Retry a webhook's delivery
 #[utoipa::path(
     post, path = "/v1/webhooks/{id}/deliveries/{delivery_id}/retry", tag = "deliveries",
-    params(("id" = String, Path), ("delivery_id" = String, Path), TenantQuery), request_body = TenantInput,
+    params(("id" = String, Path), ("delivery_id" = String, Path), TenantQuery), request_body = RetryInput,
     responses((status = 202, body = RetryView), ChangeProblems),
 )]
 async fn retry_of_webhook(
@@ -230,14 +250,14 @@ async fn retry_of_webhook(
     May(caller, _): May<Manages>,
     Ids(webhook, id): Ids<WebhookId, DeliveryId>,
     Query(query): Query<TenantQuery>,
-    OptionalJson(input): OptionalJson<TenantInput>,
+    OptionalJson(input): OptionalJson<RetryInput>,
 ) -> Result<Response, Problem> {
     let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     if app.delivery(tenant.clone(), id).await?.delivery.webhook != webhook {
         return Err(AppError::NotFound("delivery of this webhook").into());
     }
-    let delivery_id = app.retry(tenant, id).await?;
-    Ok((StatusCode::ACCEPTED, axum::Json(RetryView { delivery_id })).into_response())
+    let view = RetryView::from(app.retry(tenant, id, input.priority).await?);
+    Ok((StatusCode::ACCEPTED, axum::Json(view)).into_response())
 }
 
 /// Cancel a pending delivery

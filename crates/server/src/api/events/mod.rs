@@ -7,7 +7,7 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use redrive_core::{EventId, Invalid, TenantId, Time, WebhookId};
+use redrive_core::{EventId, Invalid, TenantId, Time, WebhookId, lane::Priority};
 use redrive_engine::ReplayTo;
 use redrive_store::{EventFilter, StoredEvent};
 use serde::{Deserialize, Serialize};
@@ -62,6 +62,8 @@ pub(super) struct EventView {
     /// The publisher's notes.
     #[schema(value_type = Option<Object>)]
     metadata: Option<Box<RawValue>>,
+    /// How urgent it is.
+    priority: Priority,
     /// Its place in the tenant's sequence.
     sequence_number: i64,
 }
@@ -85,6 +87,7 @@ impl From<StoredEvent> for EventView {
             source: event.source.map(Into::into),
             subject: event.subject.map(Into::into),
             metadata: event.metadata.as_deref().map(raw_json),
+            priority: event.priority,
             sequence_number: stored.sequence_number,
         }
     }
@@ -174,6 +177,8 @@ async fn deliveries(
 }
 
 /// List the attempts of all of an event's deliveries
+///
+/// The oldest delivery first. `circuit_blocked` entries tell when an open circuit held one back.
 #[utoipa::path(
     get, path = "/v1/events/{id}/attempts", tag = "events", params(("id" = String, Path), TenantQuery),
     responses((status = 200, body = Page<AttemptView>), ReadProblems),
@@ -186,8 +191,8 @@ async fn attempts(
 ) -> Result<axum::Json<Page<AttemptView>>, Problem> {
     let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
     let event = app.event(tenant.clone(), id).await?.event;
-    let attempts = app.attempts_of_event(tenant, id).await?;
-    let data = attempts.into_iter().map(|attempt| AttemptView::new(attempt, &event)).collect();
+    let histories = app.histories_of_event(tenant, id).await?;
+    let data = histories.into_iter().flat_map(|history| AttemptView::all(history, &event)).collect();
     Ok(axum::Json(Page { data, next_cursor: None }))
 }
 
@@ -199,6 +204,9 @@ pub(super) struct ReplayInput {
     #[serde(default)]
     #[schema(value_type = Option<Vec<String>>)]
     webhook_ids: Option<Vec<WebhookId>>,
+    /// How urgent the new deliveries are; as urgent as the event if left out.
+    #[serde(default)]
+    priority: Option<Priority>,
     /// The tenant to act for; admin keys only.
     #[serde(default)]
     tenant_id: Option<String>,
@@ -240,6 +248,6 @@ async fn replay(
         }
         Some(ids) => ReplayTo::Webhooks(ids),
     };
-    let delivery_ids = App::replay(&app, tenant, id, to).await?;
+    let delivery_ids = App::replay(&app, tenant, id, to, input.priority).await?;
     Ok((StatusCode::ACCEPTED, axum::Json(ReplayView { event_id: id, delivery_ids })).into_response())
 }

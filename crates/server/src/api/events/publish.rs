@@ -8,7 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use redrive_core::{EventId, Invalid, TenantId, Time};
+use redrive_core::{EventId, Invalid, TenantId, Time, lane::Priority};
 use redrive_engine::{Draft, Receipt};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -51,6 +51,9 @@ pub(crate) struct EventInput<'a> {
     #[serde(borrow, default)]
     #[schema(value_type = Option<Object>)]
     metadata: Option<&'a RawValue>,
+    /// How urgent it is; `normal` if left out.
+    #[serde(default)]
+    priority: Option<Priority>,
     /// The tenant to act for; admin keys only.
     #[serde(borrow, default)]
     #[schema(value_type = Option<String>)]
@@ -139,6 +142,7 @@ fn draft(input: EventInput<'_>, body: &Bytes, tenant: TenantId) -> Result<Draft,
         source: owned(input.source),
         subject: owned(input.subject),
         metadata,
+        priority: input.priority.unwrap_or_default(),
         only: None,
     })
 }

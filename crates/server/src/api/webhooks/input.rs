@@ -3,23 +3,24 @@
 use std::collections::BTreeMap;
 
 use redrive_core::{
-    Invalid,
+    Invalid, Time,
+    breaker::BreakerConfig,
     event::PayloadFormat,
     event_type::Pattern,
+    lane::Ordering,
+    limiter::RateLimit,
     retry::RetryConfig,
     signature::SignatureConfig,
-    webhook::{Owner, WebhookSpec},
+    webhook::{Owner, WebhookSpec, WebhookState},
 };
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::view::REDACTED;
-use crate::app::AppError;
-
-/// Tells a field that is null (clear it) from one that is not there (leave it).
-fn nullable<'de, D: Deserializer<'de>, T: Deserialize<'de>>(value: D) -> Result<Option<Option<T>>, D::Error> {
-    Option::deserialize(value).map(Some)
-}
+use crate::{
+    api::extract::nullable,
+    app::{AppError, webhooks::disabled_by_request},
+};
 
 /// A webhook to make, or what to change about one. Whatever is left out keeps its default or its value.
 #[derive(Clone, Default, Deserialize, ToSchema)]
@@ -49,8 +50,20 @@ pub(crate) struct WebhookInput {
     signature: Option<SignatureConfig>,
     /// Your own signing secret, `whsec_…`; one is made if left out. Only when creating: see rotate-secret.
     pub(super) secret: Option<String>,
-    /// When to try again.
-    retry_config: Option<RetryConfig>,
+    /// When to try again; null for the server's defaults.
+    #[serde(deserialize_with = "nullable")]
+    #[schema(value_type = Option<RetryConfig>)]
+    retry_config: Option<Option<RetryConfig>>,
+    /// When to stop calling an endpoint that fails; null for the server's defaults.
+    #[serde(deserialize_with = "nullable")]
+    #[schema(value_type = Option<BreakerConfig>)]
+    circuit_breaker_config: Option<Option<BreakerConfig>>,
+    /// How fast requests may go; null for the server's default.
+    #[serde(deserialize_with = "nullable")]
+    #[schema(value_type = Option<RateLimit>)]
+    rate_limit: Option<Option<RateLimit>>,
+    /// Which deliveries wait for one another. A change is for deliveries that are made later.
+    ordering_guarantee: Option<Ordering>,
     /// Requests at once, 1 to 1000; null for the server's default.
     #[serde(deserialize_with = "nullable")]
     #[schema(value_type = Option<u32>)]
@@ -59,9 +72,13 @@ pub(crate) struct WebhookInput {
     headers: Option<BTreeMap<String, String>>,
     /// Your own notes.
     metadata: Option<BTreeMap<String, String>>,
-    /// `active` or `disabled`.
+    /// When it is to be disabled, in the future; null for never.
+    #[serde(deserialize_with = "nullable")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    expires_at: Option<Option<Time>>,
+    /// `active`, `paused` or `disabled`.
     state: Option<InputState>,
-    /// Short for `state`.
+    /// Short for `state`: `active`, or `disabled`.
     active: Option<bool>,
     /// The tenant to act for; admin keys only.
     pub(super) tenant_id: Option<String>,
@@ -72,23 +89,33 @@ pub(crate) struct WebhookInput {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum InputState {
     Active,
+    Paused,
     Disabled,
 }
 
-impl WebhookInput {
-    /// Switches a webhook on or off, and nothing else.
-    pub(super) fn switching(active: bool) -> Self {
-        Self { active: Some(active), ..Self::default() }
+impl InputState {
+    /// Puts a webhook in this state. One that is disabled already keeps its reason.
+    pub(super) fn apply_to(self, state: &mut WebhookState) {
+        match self {
+            Self::Active => *state = WebhookState::Active,
+            Self::Paused => *state = WebhookState::Paused,
+            Self::Disabled if state.gets_events() => *state = disabled_by_request(),
+            Self::Disabled => {}
+        }
     }
+}
 
-    /// Whether it is to be active, as far as it says.
-    pub(super) fn wants_active(&self) -> Result<Option<bool>, AppError> {
-        let by_state = self.state.map(|state| state == InputState::Active);
-        match (by_state, self.active) {
-            (Some(state), Some(active)) if state != active => {
+impl WebhookInput {
+    /// The state it is to be in, as far as it says.
+    pub(super) fn wants_state(&self) -> Result<Option<InputState>, AppError> {
+        match (self.state, self.active) {
+            (Some(state), Some(active)) if active != (state == InputState::Active) => {
                 Err(Invalid::new("active", "contradicts state; give one of them").into())
             }
-            (state, active) => Ok(state.or(active)),
+            (Some(state), _) => Ok(Some(state)),
+            (None, Some(true)) => Ok(Some(InputState::Active)),
+            (None, Some(false)) => Ok(Some(InputState::Disabled)),
+            (None, None) => Ok(None),
         }
     }
 
@@ -109,19 +136,7 @@ impl WebhookInput {
         let Some(events) = self.events.clone() else {
             return Err(Invalid::new("events", "is missing; list event types, such as [\"order.*\"]").into());
         };
-        let mut spec = WebhookSpec {
-            url,
-            events,
-            description: None,
-            owner: None,
-            subjects: Vec::new(),
-            payload_format: PayloadFormat::default(),
-            signature: SignatureConfig::default(),
-            retry_config: RetryConfig::default(),
-            max_in_flight: None,
-            headers: BTreeMap::new(),
-            metadata: BTreeMap::new(),
-        };
+        let mut spec = WebhookSpec { url, events, ..WebhookSpec::default() };
         self.apply_to(&mut spec)?;
         Ok(spec)
     }
@@ -138,7 +153,14 @@ impl WebhookInput {
         put(&mut spec.description, &self.description);
         put(&mut spec.payload_format, &self.payload_format);
         put(&mut spec.signature, &self.signature);
-        put(&mut spec.retry_config, &self.retry_config);
+        put(&mut spec.retry_config, &self.retry_config.clone().map(Option::unwrap_or_default));
+        put(
+            &mut spec.circuit_breaker_config,
+            &self.circuit_breaker_config.clone().map(Option::unwrap_or_default),
+        );
+        put(&mut spec.rate_limit, &self.rate_limit);
+        put(&mut spec.ordering_guarantee, &self.ordering_guarantee);
+        put(&mut spec.expires_at, &self.expires_at);
         put(&mut spec.max_in_flight, &self.max_in_flight);
         put(&mut spec.metadata, &self.metadata);
         put(&mut spec.owner, &self.owner()?);

@@ -1,6 +1,9 @@
 //! `/v1/webhooks`: subscriptions of URLs to event types.
 
+mod circuit;
+mod health;
 mod input;
+mod switch;
 mod view;
 
 use axum::{
@@ -21,18 +24,17 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use self::{
-    input::WebhookInput,
-    view::{WebhookView, with_secret},
+    input::{InputState, WebhookInput},
+    view::WebhookView,
 };
 use super::{
     AppState,
-    deliveries::TenantInput,
     events::{PublishedView, TenantQuery},
     extract::{Id, Json, Manages, May, OptionalJson, Query, Reads},
     page::{Page, Paging},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
-use crate::app::webhooks::{DEFAULT_OVERLAP, disabled_by_request};
+use crate::app::{AppError, webhooks::DEFAULT_OVERLAP};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
@@ -40,8 +42,18 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(get, patch, put, delete))
         .routes(routes!(rotate_secret))
         .routes(routes!(test))
-        .routes(routes!(enable))
-        .routes(routes!(disable))
+        .routes(routes!(switch::pause))
+        .routes(routes!(switch::resume))
+        .routes(routes!(switch::enable))
+        .routes(routes!(switch::disable))
+        .routes(routes!(circuit::act))
+        .routes(routes!(health::get))
+}
+
+/// A webhook as people see it now.
+async fn seen(app: &AppState, webhook: Webhook) -> Result<WebhookView, AppError> {
+    let last_success_at = app.last_success(webhook.id).await?;
+    Ok(WebhookView::new(webhook, last_success_at))
 }
 
 fn parse_secret(text: Option<&str>) -> Result<Option<Secret>, Problem> {
@@ -62,9 +74,10 @@ async fn create(
 ) -> Result<Response, Problem> {
     let tenant = app.acts_for(&caller, input.tenant_id.as_deref()).await?;
     let secret = parse_secret(input.secret.as_deref())?;
-    let active = input.wants_active()?.unwrap_or(true);
-    let webhook = app.create_webhook(tenant, input.new_spec()?, secret, active).await?;
-    Ok((StatusCode::CREATED, axum::Json(with_secret(webhook))).into_response())
+    let mut state = WebhookState::Active;
+    input.wants_state()?.unwrap_or(InputState::Active).apply_to(&mut state);
+    let webhook = app.create_webhook(tenant, input.new_spec()?, secret, state).await?;
+    Ok((StatusCode::CREATED, axum::Json(WebhookView::with_secret(webhook, None))).into_response())
 }
 
 /// Which webhooks to list.
@@ -109,7 +122,10 @@ async fn list(
                 .is_none_or(|name| webhook.spec.events.iter().any(|p| p.matches(name)))
     };
     let page = paging.page(webhooks, |webhook| webhook.id, |webhook| webhook);
-    let data = page.data.into_iter().filter(wanted).map(WebhookView::from).collect();
+    let mut data = Vec::with_capacity(page.data.len());
+    for webhook in page.data.into_iter().filter(wanted) {
+        data.push(seen(&app, webhook).await?);
+    }
     Ok(axum::Json(Page { data, next_cursor: page.next_cursor }))
 }
 
@@ -125,7 +141,7 @@ async fn get(
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<WebhookView>, Problem> {
     let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
-    Ok(axum::Json(app.webhook(tenant, id).await?.into()))
+    Ok(axum::Json(seen(&app, app.webhook(tenant, id).await?).await?))
 }
 
 async fn change(
@@ -137,16 +153,14 @@ async fn change(
     if input.secret.is_some() {
         return Err(Invalid::new("secret", "is changed by POST /v1/webhooks/{id}/rotate-secret").into());
     }
-    let active = input.wants_active()?;
+    let state = input.wants_state()?;
     let apply = |webhook: &mut Webhook| {
-        match active {
-            Some(true) => webhook.state = WebhookState::Active,
-            Some(false) if webhook.state == WebhookState::Active => webhook.state = disabled_by_request(),
-            _ => {}
+        if let Some(state) = state {
+            state.apply_to(&mut webhook.state);
         }
         input.apply_to(&mut webhook.spec)
     };
-    Ok(app.change_webhook(tenant, id, apply).await?.into())
+    Ok(seen(app, app.change_webhook(tenant, id, apply).await?).await?)
 }
 
 /// Change a webhook
@@ -236,7 +250,9 @@ async fn rotate_secret(
     let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     let secret = parse_secret(input.secret.as_deref())?;
     let overlap = input.overlap.unwrap_or(DEFAULT_OVERLAP).get();
-    Ok(axum::Json(with_secret(app.rotate_secret(&tenant, id, secret, overlap).await?)))
+    let webhook = app.rotate_secret(&tenant, id, secret, overlap).await?;
+    let last_success_at = app.last_success(id).await?;
+    Ok(axum::Json(WebhookView::with_secret(webhook, last_success_at)))
 }
 
 /// What to send as a test.
@@ -252,7 +268,8 @@ pub(super) struct TestInput {
 
 /// Send a test event
 ///
-/// A `redrive.test` event goes through the real pipeline to this webhook alone.
+/// A `redrive.test` event goes through the real pipeline to this webhook alone. One that is not active is a
+/// conflict.
 #[utoipa::path(
     post, path = "/v1/webhooks/{id}/test", tag = "webhooks", params(("id" = String, Path), TenantQuery),
     request_body = TestInput,
@@ -272,40 +289,4 @@ async fn test(
     };
     let receipt = app.test_webhook(tenant, id, data).await?;
     Ok((StatusCode::ACCEPTED, axum::Json(PublishedView::from(receipt))).into_response())
-}
-
-/// Enable a webhook
-#[utoipa::path(
-    post, path = "/v1/webhooks/{id}/enable", tag = "webhooks", params(("id" = String, Path), TenantQuery),
-    request_body = TenantInput,
-    responses((status = 200, body = WebhookView), ChangeProblems),
-)]
-async fn enable(
-    State(app): State<AppState>,
-    May(caller, _): May<Manages>,
-    Id(id): Id<WebhookId>,
-    Query(query): Query<TenantQuery>,
-    OptionalJson(input): OptionalJson<TenantInput>,
-) -> Result<axum::Json<WebhookView>, Problem> {
-    let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
-    change(&app, &tenant, id, &WebhookInput::switching(true)).await.map(axum::Json)
-}
-
-/// Disable a webhook
-///
-/// No new deliveries are made; those pending are cancelled.
-#[utoipa::path(
-    post, path = "/v1/webhooks/{id}/disable", tag = "webhooks", params(("id" = String, Path), TenantQuery),
-    request_body = TenantInput,
-    responses((status = 200, body = WebhookView), ChangeProblems),
-)]
-async fn disable(
-    State(app): State<AppState>,
-    May(caller, _): May<Manages>,
-    Id(id): Id<WebhookId>,
-    Query(query): Query<TenantQuery>,
-    OptionalJson(input): OptionalJson<TenantInput>,
-) -> Result<axum::Json<WebhookView>, Problem> {
-    let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
-    change(&app, &tenant, id, &WebhookInput::switching(false)).await.map(axum::Json)
 }

@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 
 use redrive_core::{
     TenantId, Time, WebhookId,
+    breaker::BreakerConfig,
     event::PayloadFormat,
     event_type::Pattern,
+    lane::Ordering,
+    limiter::RateLimit,
     retry::RetryConfig,
     signature::SignatureConfig,
     webhook::{Owner, Webhook, WebhookState},
@@ -45,7 +48,7 @@ pub(crate) struct WebhookView {
     secret: Option<String>,
     /// The secrets that sign now, newest first, without their values.
     secrets: Vec<SecretView>,
-    /// `active` or `disabled`.
+    /// `active`, `paused` or `disabled`.
     state: &'static str,
     /// Whether events are sent.
     active: bool,
@@ -53,12 +56,24 @@ pub(crate) struct WebhookView {
     disabled_reason: Option<String>,
     /// When to try again, as far as it differs from the server's defaults.
     retry_config: RetryConfig,
+    /// When to stop calling an endpoint that fails, as far as it differs from the server's defaults.
+    circuit_breaker_config: BreakerConfig,
+    /// How fast requests may go; null for the server's default.
+    rate_limit: Option<RateLimit>,
+    /// Which deliveries wait for one another.
+    ordering_guarantee: Ordering,
     /// Requests at once; null for the server's default.
     max_in_flight: Option<u32>,
     /// Headers sent along; values are not shown.
     headers: BTreeMap<String, String>,
     /// Your own notes.
     metadata: BTreeMap<String, String>,
+    /// When it is to be disabled; null for never.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    expires_at: Option<Time>,
+    /// When it last took a delivery, as far as is remembered: about a day.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    last_success_at: Option<Time>,
     /// When it was made.
     #[schema(value_type = String, format = DateTime)]
     created_at: Time,
@@ -78,8 +93,9 @@ pub(crate) struct SecretView {
     expires_at: Option<Time>,
 }
 
-impl From<Webhook> for WebhookView {
-    fn from(webhook: Webhook) -> Self {
+impl WebhookView {
+    /// A webhook, and when it last took a delivery.
+    pub(super) fn new(webhook: Webhook, last_success_at: Option<Time>) -> Self {
         let spec = webhook.spec;
         let secrets = webhook.secrets.iter();
         Self {
@@ -100,17 +116,22 @@ impl From<Webhook> for WebhookView {
             active: webhook.state == WebhookState::Active,
             disabled_reason: webhook.state.cancels_because().map(str::to_owned),
             retry_config: spec.retry_config,
+            circuit_breaker_config: spec.circuit_breaker_config,
+            rate_limit: spec.rate_limit,
+            ordering_guarantee: spec.ordering_guarantee,
             max_in_flight: spec.max_in_flight,
             headers: spec.headers.into_keys().map(|name| (name, REDACTED.to_owned())).collect(),
             metadata: spec.metadata,
+            expires_at: spec.expires_at,
+            last_success_at,
             created_at: webhook.created_at,
             updated_at: webhook.updated_at,
         }
     }
-}
 
-/// A webhook with its newest secret, which is shown this once.
-pub(super) fn with_secret(webhook: Webhook) -> WebhookView {
-    let secret = webhook.secrets.first().map(|live| live.secret.reveal());
-    WebhookView { secret, ..webhook.into() }
+    /// The same with the webhook's newest secret, which is shown this once.
+    pub(super) fn with_secret(webhook: Webhook, last_success_at: Option<Time>) -> Self {
+        let secret = webhook.secrets.first().map(|live| live.secret.reveal());
+        Self { secret, ..Self::new(webhook, last_success_at) }
+    }
 }

@@ -7,6 +7,8 @@ CREATE TABLE tenants (
     next_seq       INTEGER NOT NULL DEFAULT 1,
     -- Bumped by every change to the tenant's webhooks; a publish that fanned out by another version is refused.
     config_version INTEGER NOT NULL DEFAULT 1,
+    -- Who sends for it, and how fast: a JSON document.
+    rules          TEXT NOT NULL DEFAULT '{}',
     created_at     INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
@@ -37,12 +39,56 @@ CREATE TABLE webhooks (
     secrets    TEXT NOT NULL,
     deleted    INTEGER NOT NULL DEFAULT 0,
     sweeping   INTEGER NOT NULL DEFAULT 0,
+    -- When it is to be disabled; only of those that may still get events.
+    expires_at INTEGER,
     created_at INTEGER NOT NULL,
     updated_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX webhooks_by_revision ON webhooks (tenant, revision);
 CREATE INDEX webhooks_listed ON webhooks (tenant, id) WHERE deleted = 0;
 CREATE INDEX webhooks_sweeping ON webhooks (id) WHERE sweeping = 1;
+CREATE INDEX webhooks_expiring ON webhooks (expires_at) WHERE expires_at IS NOT NULL;
+
+-- What holds a webhook back, and what its circuit has been through. Most webhooks have no row.
+CREATE TABLE runtime (
+    webhook       BLOB PRIMARY KEY,
+    tenant        TEXT NOT NULL,
+    paused        INTEGER NOT NULL DEFAULT 0,
+    -- Until when the endpoint asked not to be called.
+    hold_until    INTEGER NOT NULL DEFAULT 0,
+    -- The circuit as a JSON document with its number, the time it blocks until and that of its last move: for guarding and for
+    -- claims. No document: it is closed.
+    circuit       TEXT,
+    generation    INTEGER NOT NULL DEFAULT 0,
+    circuit_until INTEGER NOT NULL DEFAULT 0,
+    circuit_since INTEGER NOT NULL DEFAULT 0,
+    -- When the first of an unbroken row of failures was.
+    failing_since INTEGER
+) STRICT, WITHOUT ROWID;
+
+-- When a circuit was open, and what had opened it. The one that still is has no end.
+CREATE TABLE circuit_periods (
+    webhook   BLOB NOT NULL,
+    opened_at INTEGER NOT NULL,
+    ended_at  INTEGER,
+    forced    INTEGER NOT NULL,
+    counts    TEXT NOT NULL,
+    PRIMARY KEY (webhook, opened_at)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX circuit_periods_open ON circuit_periods (webhook) WHERE ended_at IS NULL;
+
+-- What was sent in each minute and how it went; categories and latencies are packed by `core::health`.
+CREATE TABLE rollups (
+    webhook         BLOB NOT NULL,
+    minute          INTEGER NOT NULL,
+    attempts        INTEGER NOT NULL,
+    successes       INTEGER NOT NULL,
+    categories      BLOB NOT NULL,
+    latencies       BLOB NOT NULL,
+    last_success_at INTEGER,
+    PRIMARY KEY (webhook, minute)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX rollups_by_minute ON rollups (minute);
 
 -- A table with row ids, unlike the others: rows are large and only ever appended, which is cheap there, while
 -- a tree ordered by id would be rebalanced every few inserts. Every look-up names the tenant.
@@ -55,6 +101,7 @@ CREATE TABLE events (
     idempotency_key TEXT,
     source          TEXT,
     subject         TEXT,
+    priority        INTEGER NOT NULL,
     metadata        BLOB,
     data            BLOB NOT NULL
 ) STRICT;
@@ -78,6 +125,7 @@ CREATE TABLE deliveries (
     round            INTEGER NOT NULL,
     status           INTEGER NOT NULL,
     format           INTEGER NOT NULL,
+    priority         INTEGER NOT NULL,
     attempt_count    INTEGER NOT NULL DEFAULT 0,
     last_status_code INTEGER,
     failure_category INTEGER,
@@ -111,36 +159,53 @@ CREATE TABLE attempts (
     scheduled_at         INTEGER NOT NULL,
     executed_at          INTEGER NOT NULL,
     next_retry_at        INTEGER,
+    circuit              INTEGER NOT NULL,
     worker               TEXT NOT NULL,
     PRIMARY KEY (delivery, number)
 ) STRICT, WITHOUT ROWID;
 
+-- A lane is one queue of a webhook: a class of deliveries that wait for nothing but their time (two letters), or
+-- one order ('=' and its key), in which each waits for the one before it. 'A' lies between the two.
 CREATE TABLE leased (
     delivery BLOB PRIMARY KEY,
     epoch    INTEGER NOT NULL,
     webhook  BLOB NOT NULL,
+    lane     TEXT NOT NULL,
+    seq      INTEGER NOT NULL,
     rescues  INTEGER NOT NULL DEFAULT 0,
     deaths   INTEGER NOT NULL DEFAULT 0,
     sending  INTEGER NOT NULL DEFAULT 0,
     cancel   TEXT
 ) STRICT, WITHOUT ROWID;
+-- Nobody may start the next of an order while somebody has one before it.
+CREATE INDEX leased_in_order ON leased (webhook, lane) WHERE lane < 'A';
 
 CREATE TABLE waiting (
-    delivery BLOB PRIMARY KEY,
-    webhook  BLOB NOT NULL,
-    due      INTEGER NOT NULL,
-    rescues  INTEGER NOT NULL DEFAULT 0,
-    deaths   INTEGER NOT NULL DEFAULT 0
+    delivery   BLOB PRIMARY KEY,
+    webhook    BLOB NOT NULL,
+    lane       TEXT NOT NULL,
+    -- What comes first in the lane: the due time, or always 0 in an order, where the sequence alone decides.
+    place      INTEGER NOT NULL,
+    seq        INTEGER NOT NULL,
+    due        INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    rescues    INTEGER NOT NULL DEFAULT 0,
+    deaths     INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX waiting_by_lane ON waiting (webhook, due);
+CREATE INDEX waiting_by_lane ON waiting (webhook, lane, place, seq);
+CREATE INDEX waiting_by_age ON waiting (webhook, created_at);
 
--- One row for each webhook with something in `waiting`: when to look there next, and who has taken it on.
+-- One row for each lane with something in `waiting`: when to look there next (not before whatever blocks the
+-- webhook is over), who has taken it on, and which nodes may.
 CREATE TABLE lanes (
-    webhook BLOB PRIMARY KEY,
+    webhook BLOB NOT NULL,
+    lane    TEXT NOT NULL,
     wake_at INTEGER NOT NULL,
-    held_by INTEGER
+    held_by INTEGER,
+    pool    TEXT NOT NULL,
+    PRIMARY KEY (webhook, lane)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX lanes_by_wake ON lanes (wake_at) WHERE held_by IS NULL;
+CREATE INDEX lanes_by_wake ON lanes (pool, wake_at) WHERE held_by IS NULL;
 CREATE INDEX lanes_held ON lanes (held_by) WHERE held_by IS NOT NULL;
 
 CREATE TABLE dead (

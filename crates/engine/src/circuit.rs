@@ -1,0 +1,149 @@
+//! Circuits on the move: what follows when one opens, tries again or closes, by itself or by hand.
+
+use std::sync::Arc;
+
+use redrive_core::{TenantId, Time, WebhookId, breaker::CircuitState};
+use redrive_store::StoreError;
+
+use crate::{
+    Engine, Inner,
+    coordination::{Changed, CircuitAction, Moved},
+    registry::Hook,
+};
+
+impl Inner {
+    /// Acts on what a report changed. What is to be stored of it goes along with the outcome.
+    pub(crate) fn circuit_changed(self: &Arc<Self>, hook: &Hook, changed: &Changed) {
+        if let Some(moved) = &changed.circuit {
+            self.act_on(hook, moved);
+        } else if changed.trickle.is_some() {
+            let moves = self.dispatch.unpark(hook.whom(), changed.trickle);
+            self.carry_out(moves);
+        }
+        self.gate_alarm.notify_one();
+    }
+
+    fn act_on(self: &Arc<Self>, hook: &Hook, moved: &Moved) {
+        let (from, to) = (moved.transition.from, moved.transition.to);
+        if from != to {
+            tracing::info!(webhook = %moved.webhook, from = from.name(), to = to.name(), "a circuit has moved");
+            self.metrics.circuit_moved(from, to);
+        }
+        match moved.saved.blocked_until() {
+            Some(until) => self.park(hook, Some(until)),
+            None => {
+                let moves = self.dispatch.unpark(hook.whom(), moved.trickle);
+                self.carry_out(moves);
+            }
+        }
+        if to != CircuitState::Open {
+            self.alarm.ring();
+        }
+    }
+
+    /// Stores a circuit that moved without an outcome, however long that takes.
+    async fn keep(&self, moved: Moved) {
+        let Moved { webhook, tenant, saved, .. } = moved;
+        while let Err(error) = self.store.set_circuit(tenant.clone(), webhook, saved.clone()).await {
+            tracing::warn!(%webhook, %error, "a circuit's state cannot be stored yet");
+            if self.stop.is_cancelled() {
+                return;
+            }
+            tokio::time::sleep(crate::record::OFFER_AGAIN).await;
+        }
+        self.alarm.ring();
+    }
+
+    /// Remembers circuits, holds and failures from before a restart. Nothing is sent before that.
+    pub(crate) async fn restore_gates(&self) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        for runtime in self.store.troubled().await? {
+            // A circuit moves by its webhook's policy, which has to be known for that.
+            self.registry.find(&*self.store, runtime.webhook).await?;
+            self.coordination.restore(runtime, now);
+        }
+        Ok(())
+    }
+
+    /// Moves circuits, and lets go what was held back, when the time has come.
+    pub(crate) async fn keep_gates(self: Arc<Self>) {
+        loop {
+            let now = self.clock.now();
+            let find = |webhook| self.registry.hook(webhook);
+            for moved in self.coordination.tick(now, &find) {
+                if let Some(hook) = find(moved.webhook) {
+                    self.act_on(&hook, &moved);
+                }
+                self.keep(moved).await;
+            }
+            let moves = self.dispatch.wake_up(now);
+            self.carry_out(moves);
+            let next = [self.dispatch.next_wake(), self.coordination.next_tick()].into_iter().flatten().min();
+            tokio::select! {
+                () = self.clock.sleep_until(next.unwrap_or_default()), if next.is_some_and(|at| at < Time::FOREVER) => {}
+                () = self.gate_alarm.notified() => {}
+                () = self.stop.cancelled() => return,
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Resets or forces a webhook's circuit. False: there is no such webhook.
+    pub async fn act_on_circuit(
+        &self,
+        tenant: &TenantId,
+        webhook: WebhookId,
+        action: CircuitAction,
+    ) -> Result<bool, StoreError> {
+        let inner = &self.0;
+        let Some(hook) = inner.registry.find(&*inner.store, webhook).await? else { return Ok(false) };
+        if hook.tenant.id != *tenant {
+            return Ok(false);
+        }
+        if let Some(moved) = inner.coordination.act(&hook, action, inner.clock.now()) {
+            inner.act_on(&hook, &moved);
+            inner.store.set_circuit(moved.tenant, webhook, moved.saved).await?;
+            inner.alarm.ring();
+            inner.gate_alarm.notify_one();
+        }
+        Ok(true)
+    }
+
+    /// How many circuits are in which state.
+    pub fn circuits(&self) -> Circuits {
+        let census = self.0.coordination.census(self.0.clock.now());
+        Circuits {
+            closed: self.0.registry.len().saturating_sub(census.open + census.half_open),
+            half_open: census.half_open,
+            open: census.open,
+            open_over_an_hour: census.open_over_an_hour,
+        }
+    }
+
+    /// How many deliveries wait behind open circuits; those of the first hundred circuits are counted, and up
+    /// to ten thousand of each.
+    pub async fn blocked_deliveries(&self) -> Result<u64, StoreError> {
+        const CIRCUITS: usize = 100;
+        const EACH: usize = 10_000;
+        let now = self.0.clock.now();
+        let mut blocked = 0;
+        for webhook in self.0.coordination.open(CIRCUITS) {
+            blocked += self.0.store.backlog(webhook, now, EACH).await?.due;
+        }
+        Ok(blocked)
+    }
+}
+
+/// Circuits by state, among the webhooks that this node knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Circuits {
+    /// Closed.
+    pub closed: usize,
+    /// Half open.
+    pub half_open: usize,
+    /// Open.
+    pub open: usize,
+    /// Open for more than an hour.
+    pub open_over_an_hour: usize,
+}

@@ -1,0 +1,307 @@
+//! One node: everything in memory, behind one lock that is taken once for a batch.
+
+use std::{collections::HashMap, sync::Arc};
+
+use parking_lot::Mutex;
+use redrive_core::{
+    TenantId, Time, WebhookId,
+    breaker::{Circuit, CircuitState, Permit, Transition},
+    gate::{self, Facts, Slots, Verdict},
+    limiter::{Bucket, RateLimit},
+};
+use redrive_store::{Failing, Runtime};
+
+use super::{Ask, Census, Changed, CircuitAction, Coordination, Grant, Moved, Report, Standing};
+use crate::{ids::ById, registry::Hook};
+
+/// What is known of one webhook. Most have nothing worth knowing and are not here.
+struct Known {
+    tenant: TenantId,
+    circuit: Circuit,
+    bucket: Bucket,
+    held_until: Option<Time>,
+    failing_since: Option<Time>,
+    /// When its circuit moves by itself.
+    next_tick: Option<Time>,
+}
+
+impl Known {
+    fn new(hook: &Hook, now: Time) -> Self {
+        Self {
+            tenant: hook.tenant.id.clone(),
+            circuit: Circuit::new(now),
+            bucket: Bucket::full(),
+            held_until: None,
+            failing_since: None,
+            next_tick: None,
+        }
+    }
+
+    /// What to store of a circuit that has moved.
+    fn moved(&mut self, hook: &Hook, transition: Option<Transition>) -> Option<Moved> {
+        self.next_tick = self.circuit.next_tick(&hook.breaker);
+        transition.map(|transition| Moved {
+            webhook: hook.id,
+            tenant: self.tenant.clone(),
+            transition,
+            saved: self.circuit.saved(),
+            trickle: self.circuit.may_hold(&hook.breaker),
+        })
+    }
+
+    fn is_worthless(&self, hook: &Hook, now: Time) -> bool {
+        self.circuit.is_idle(&hook.breaker, now)
+            && hook.rate_limit().is_none_or(|limit| self.bucket.is_full(&limit, now))
+            && self.held_until.is_none_or(|until| until <= now)
+            && self.failing_since.is_none()
+    }
+}
+
+#[derive(Default)]
+struct State {
+    webhooks: ById<WebhookId, Known>,
+    tenants: HashMap<TenantId, Bucket>,
+    global: Option<Bucket>,
+    /// No circuit moves by itself before this time.
+    soonest: Option<Time>,
+}
+
+/// See the module.
+pub(crate) struct Local {
+    state: Mutex<State>,
+    global: Option<RateLimit>,
+}
+
+impl Local {
+    /// With this limit for everything that the node sends.
+    pub(crate) fn new(global: Option<RateLimit>) -> Self {
+        Self { state: Mutex::default(), global }
+    }
+}
+
+/// Dispatch lets nothing through that has no slot.
+const FREE: Slots = Slots { used: 0, most: 1 };
+
+impl State {
+    fn admit(&mut self, ask: &Ask<'_>, global: Option<RateLimit>, now: Time) -> Grant {
+        let hook = ask.hook;
+        let (own, tenants) = (hook.rate_limit(), hook.tenant.rate_limit());
+        let known = self.webhooks.get_mut(&hook.id);
+        if known.is_none() && own.is_none() && tenants.is_none() && global.is_none() {
+            // Nothing is known against it, and nothing limits it.
+            return match gate::gate(&facts(hook, now)) {
+                Verdict::Go { probe } => Grant::Go { probe, circuit: CircuitState::Closed },
+                Verdict::Wait { until, why, scope } => Grant::Wait { until, why, scope },
+            };
+        }
+        let known = self.webhooks.entry(hook.id).or_insert_with(|| Known::new(hook, now));
+        let permit = known.circuit.may_call(&hook.breaker, now, ask.event, ask.patience);
+        known.next_tick = known.circuit.next_tick(&hook.breaker);
+        self.soonest = earlier(self.soonest, known.next_tick);
+        let state = known.circuit.state();
+        if let (Permit::Wait { until, .. }, CircuitState::HalfOpen) = (permit, state) {
+            return Grant::NoProbe { until: until.unwrap_or(now + hook.breaker.sleep_window) };
+        }
+        let tenant_bucket = tenants
+            .map(|limit| (limit, self.tenants.entry(hook.tenant.id.clone()).or_insert_with(Bucket::full)));
+        let global_bucket = global.map(|limit| (limit, self.global.get_or_insert_with(Bucket::full)));
+        let facts = Facts {
+            held_until: known.held_until.filter(|until| *until > now),
+            circuit: permit,
+            webhook_token: own.and_then(|limit| known.bucket.due(&limit, now)),
+            tenant_token: tenant_bucket.as_ref().and_then(|(limit, bucket)| bucket.due(limit, now)),
+            global_token: global_bucket.as_ref().and_then(|(limit, bucket)| bucket.due(limit, now)),
+            ..facts(hook, now)
+        };
+        match gate::gate(&facts) {
+            Verdict::Go { probe } => {
+                if let Some(limit) = own {
+                    known.bucket.take(&limit, now);
+                }
+                for (limit, bucket) in [tenant_bucket, global_bucket].into_iter().flatten() {
+                    bucket.take(&limit, now);
+                }
+                Grant::Go { probe, circuit: state }
+            }
+            Verdict::Wait { until, why, scope } => {
+                if let Permit::Probe(ticket) = permit {
+                    // It was not used after all.
+                    known.circuit.give_back(now, ticket);
+                    known.next_tick = known.circuit.next_tick(&hook.breaker);
+                }
+                Grant::Wait { until, why, scope }
+            }
+        }
+    }
+}
+
+fn earlier(one: Option<Time>, other: Option<Time>) -> Option<Time> {
+    one.into_iter().chain(other).min()
+}
+
+/// What holds for a webhook of which nothing else is known.
+fn facts(hook: &Hook, now: Time) -> Facts<'_> {
+    Facts {
+        state: &hook.state,
+        pool_served: hook.tenant.is_served(),
+        held_until: None,
+        circuit: Permit::Go,
+        order: true,
+        webhook_slots: FREE,
+        tenant_slots: FREE,
+        node_slots: FREE,
+        webhook_token: None,
+        tenant_token: None,
+        global_token: None,
+        now,
+    }
+}
+
+impl Coordination for Local {
+    fn admit(&self, asks: &[Ask<'_>], now: Time) -> Vec<Grant> {
+        let state = &mut *self.state.lock();
+        asks.iter().map(|ask| state.admit(ask, self.global, now)).collect()
+    }
+
+    fn report(&self, hook: &Hook, report: Report, now: Time) -> Changed {
+        let state = &mut *self.state.lock();
+        let known = state.webhooks.entry(hook.id).or_insert_with(|| Known::new(hook, now));
+        let transition = known.circuit.called(&hook.breaker, now, report.call, report.probe);
+        let circuit = known.moved(hook, transition);
+        state.soonest = earlier(state.soonest, known.next_tick);
+        known.held_until = known.held_until.max(report.hold_until);
+        let failing = match (report.success, known.failing_since) {
+            (Some(true), Some(_)) => {
+                known.failing_since = None;
+                Some(Failing::Over)
+            }
+            (Some(false), None) => {
+                known.failing_since = Some(now);
+                Some(Failing::Since(now))
+            }
+            _ => None,
+        };
+        let trickle = known.circuit.may_hold(&hook.breaker);
+        Changed { circuit, failing, failing_since: known.failing_since, trickle }
+    }
+
+    fn tick(&self, now: Time, find: &dyn Fn(WebhookId) -> Option<Arc<Hook>>) -> Vec<Moved> {
+        let state = &mut *self.state.lock();
+        let mut moved = Vec::new();
+        if state.soonest.is_none_or(|at| at > now) {
+            return moved;
+        }
+        let mut soonest = None;
+        for (webhook, known) in &mut state.webhooks {
+            if known.next_tick.is_none_or(|at| at > now) {
+                soonest = earlier(soonest, known.next_tick);
+                continue;
+            }
+            match find(*webhook) {
+                Some(hook) => {
+                    let transition = known.circuit.tick(&hook.breaker, now);
+                    moved.extend(known.moved(&hook, transition));
+                }
+                // Deleted, or not read yet: asked again once somebody sends to it.
+                None => known.next_tick = None,
+            }
+            soonest = earlier(soonest, known.next_tick);
+        }
+        state.soonest = soonest;
+        moved
+    }
+
+    fn next_tick(&self) -> Option<Time> {
+        self.state.lock().soonest
+    }
+
+    fn reconsider(&self, hook: &Hook) -> Option<usize> {
+        let state = &mut *self.state.lock();
+        let known = state.webhooks.get_mut(&hook.id)?;
+        known.next_tick = known.circuit.next_tick(&hook.breaker);
+        state.soonest = earlier(state.soonest, known.next_tick);
+        known.circuit.may_hold(&hook.breaker)
+    }
+
+    fn act(&self, hook: &Hook, action: CircuitAction, now: Time) -> Option<Moved> {
+        let state = &mut *self.state.lock();
+        let known = state.webhooks.entry(hook.id).or_insert_with(|| Known::new(hook, now));
+        let transition = match action {
+            CircuitAction::Reset => known.circuit.reset(now),
+            CircuitAction::Force(forced) => known.circuit.force(forced, now),
+        };
+        let moved = known.moved(hook, transition);
+        state.soonest = earlier(state.soonest, known.next_tick);
+        moved
+    }
+
+    fn standing(&self, hook: &Hook, now: Time) -> Standing {
+        let state = self.state.lock();
+        let known = state.webhooks.get(&hook.id);
+        let fresh = Known::new(hook, now);
+        let known = known.unwrap_or(&fresh);
+        let own = hook.rate_limit().and_then(|limit| known.bucket.due(&limit, now));
+        let tenants = hook
+            .tenant
+            .rate_limit()
+            .and_then(|limit| state.tenants.get(&hook.tenant.id).and_then(|bucket| bucket.due(&limit, now)));
+        let everybodys =
+            self.global.and_then(|limit| state.global.as_ref().and_then(|bucket| bucket.due(&limit, now)));
+        Standing {
+            circuit: known.circuit.view(&hook.breaker, now),
+            held_until: known.held_until.filter(|until| *until > now),
+            failing_since: known.failing_since,
+            tokens: [own, tenants, everybodys],
+        }
+    }
+
+    fn restore(&self, runtime: Runtime, now: Time) {
+        let circuit = match runtime.circuit {
+            Some(saved) => Circuit::restore(saved, now),
+            None => Circuit::new(now),
+        };
+        // Looked at once its webhook is known.
+        let next_tick =
+            (circuit.state() != CircuitState::Closed || circuit.forced().is_some()).then_some(now);
+        let known = Known {
+            tenant: runtime.tenant,
+            circuit,
+            bucket: Bucket::full(),
+            held_until: runtime.hold_until,
+            failing_since: runtime.failing_since,
+            next_tick,
+        };
+        let state = &mut *self.state.lock();
+        state.soonest = earlier(state.soonest, known.next_tick);
+        state.webhooks.insert(runtime.webhook, known);
+    }
+
+    fn open(&self, most: usize) -> Vec<WebhookId> {
+        let state = self.state.lock();
+        let open = state.webhooks.iter().filter(|(_, known)| known.circuit.state() == CircuitState::Open);
+        open.map(|(webhook, _)| *webhook).take(most).collect()
+    }
+
+    fn census(&self, now: Time) -> Census {
+        let mut census = Census::default();
+        for known in self.state.lock().webhooks.values() {
+            match known.circuit.state() {
+                CircuitState::Closed => {}
+                CircuitState::HalfOpen => census.half_open += 1,
+                CircuitState::Open => {
+                    census.open += 1;
+                    let since = known.circuit.saved().since;
+                    census.open_over_an_hour += usize::from(now.since(since).as_secs() > 3600);
+                }
+            }
+        }
+        census
+    }
+
+    fn tidy(&self, now: Time, find: &dyn Fn(WebhookId) -> Option<Arc<Hook>>) {
+        self.state.lock().webhooks.retain(|webhook, known| match find(*webhook) {
+            Some(hook) => !known.is_worthless(&hook, now),
+            None => known.next_tick.is_some() || known.failing_since.is_some(),
+        });
+    }
+}

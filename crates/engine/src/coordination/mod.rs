@@ -1,0 +1,132 @@
+//! What all senders of a webhook must agree on: its circuit, its tokens, its holds.
+//!
+//! Asked in batches, once for everything that is about to be sent. On a single node the answers are in
+//! memory; a fleet shares them.
+
+mod local;
+
+use std::{sync::Arc, time::Duration};
+
+use redrive_core::{
+    EventId, TenantId, Time, WebhookId,
+    breaker::{Call, CircuitState, CircuitView, Forced, SavedCircuit, Transition},
+    gate::{Scope, WaitingOn},
+};
+use redrive_store::{Failing, Runtime};
+
+pub(crate) use local::Local;
+
+use crate::registry::Hook;
+
+/// One delivery that is about to be sent.
+pub(crate) struct Ask<'a> {
+    pub(crate) hook: &'a Hook,
+    pub(crate) event: EventId,
+    /// How long its answer may take.
+    pub(crate) patience: Duration,
+}
+
+/// Whether it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Grant {
+    /// Send it now.
+    Go {
+        /// The ticket of a probe of a half-open circuit.
+        probe: Option<u64>,
+        circuit: CircuitState,
+    },
+    /// Not now, nor anything else in this scope.
+    Wait {
+        /// Until when; none where nobody knows.
+        until: Option<Time>,
+        why: WaitingOn,
+        scope: Scope,
+    },
+    /// The circuit is half open and this one is no probe: others may be.
+    NoProbe { until: Time },
+}
+
+/// What came of a request.
+pub(crate) struct Report {
+    pub(crate) call: Call,
+    /// The ticket it went with.
+    pub(crate) probe: Option<u64>,
+    /// Whether the endpoint took it; none where the endpoint had no say.
+    pub(crate) success: Option<bool>,
+    /// Until when the endpoint asked not to be called.
+    pub(crate) hold_until: Option<Time>,
+}
+
+/// What a report changed.
+#[derive(Debug, Default)]
+pub(crate) struct Changed {
+    pub(crate) circuit: Option<Moved>,
+    pub(crate) failing: Option<Failing>,
+    /// Since when nothing but failures came back.
+    pub(crate) failing_since: Option<Time>,
+    /// How many deliveries a half-open circuit wants to see at once, all told.
+    pub(crate) trickle: Option<usize>,
+}
+
+/// A circuit that has moved, and what to store of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Moved {
+    pub(crate) webhook: WebhookId,
+    pub(crate) tenant: TenantId,
+    pub(crate) transition: Transition,
+    pub(crate) saved: SavedCircuit,
+    pub(crate) trickle: Option<usize>,
+}
+
+/// What a person wants of a circuit.
+#[derive(Clone, Debug)]
+pub enum CircuitAction {
+    /// Closed, with an empty window, as if nothing had happened.
+    Reset,
+    /// Open or closed whatever happens, for some time or until further notice.
+    Force(Forced),
+}
+
+/// What holds a webhook back, for people to read.
+#[derive(Clone, Debug)]
+pub(crate) struct Standing {
+    pub(crate) circuit: CircuitView,
+    pub(crate) held_until: Option<Time>,
+    pub(crate) failing_since: Option<Time>,
+    /// When the next token of the webhook, of its tenant and of everybody is due; none if there is one.
+    pub(crate) tokens: [Option<Time>; 3],
+}
+
+/// How many circuits are in which state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Census {
+    pub(crate) open: usize,
+    pub(crate) half_open: usize,
+    pub(crate) open_over_an_hour: usize,
+}
+
+/// See the module.
+pub(crate) trait Coordination: Send + Sync {
+    /// Which of these may be sent now: one grant for each, in their order. A grant takes its tokens.
+    fn admit(&self, asks: &[Ask<'_>], now: Time) -> Vec<Grant>;
+    /// Takes note of what came of a request.
+    fn report(&self, hook: &Hook, report: Report, now: Time) -> Changed;
+    /// Makes the moves that only time makes. `find` gives the webhook as it is now.
+    fn tick(&self, now: Time, find: &dyn Fn(WebhookId) -> Option<Arc<Hook>>) -> Vec<Moved>;
+    /// When time makes the next move.
+    fn next_tick(&self) -> Option<Time>;
+    /// The webhook's policy may have changed. Gives how many deliveries a half-open circuit wants to see.
+    fn reconsider(&self, hook: &Hook) -> Option<usize>;
+    /// Does with a circuit what a person wants.
+    fn act(&self, hook: &Hook, action: CircuitAction, now: Time) -> Option<Moved>;
+    /// What holds a webhook back.
+    fn standing(&self, hook: &Hook, now: Time) -> Standing;
+    /// Remembers what was stored before a restart.
+    fn restore(&self, runtime: Runtime, now: Time);
+    /// Some of the webhooks whose circuits are open.
+    fn open(&self, most: usize) -> Vec<WebhookId>;
+    /// Circuits by state.
+    fn census(&self, now: Time) -> Census;
+    /// Forgets webhooks of which there is nothing to remember.
+    fn tidy(&self, now: Time, find: &dyn Fn(WebhookId) -> Option<Arc<Hook>>);
+}

@@ -1,0 +1,539 @@
+//! What is in memory: webhooks with their lanes, tenants, and the books that are kept of both.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap, VecDeque},
+};
+
+use redrive_core::{
+    DeliveryId, TenantId, Time, WebhookId,
+    gate::Scope,
+    lane::{CLASSES, Lane},
+};
+
+use super::{Bounds, Ready, Refusal, Usage, Whereabouts, Whom, turns::Rota};
+use crate::ids::ById;
+
+/// A lane: one queue of one webhook.
+#[derive(Debug)]
+pub(super) struct Queue {
+    pub(super) lane: Lane,
+    pub(super) queue: VecDeque<Ready>,
+    /// Room set aside for deliveries that are being committed, claimed or handed back.
+    pub(super) reserved: usize,
+    /// Its deliveries whose outcome is not stored. In an order there is one at the most.
+    pub(super) unsettled: usize,
+    /// More is due in the store: newer deliveries must not overtake it.
+    pub(super) backlog: bool,
+    pub(super) in_turn: bool,
+    pub(super) hungry: bool,
+}
+
+impl Queue {
+    fn new(lane: Lane) -> Self {
+        Self {
+            lane,
+            queue: VecDeque::new(),
+            reserved: 0,
+            unsettled: 0,
+            backlog: false,
+            in_turn: false,
+            hungry: false,
+        }
+    }
+
+    /// What it takes up.
+    pub(super) fn held(&self) -> usize {
+        self.queue.len() + self.reserved + self.unsettled
+    }
+
+    pub(super) fn is_retry(&self) -> bool {
+        is_retry(&self.lane)
+    }
+
+    fn is_idle(&self) -> bool {
+        self.held() == 0 && !self.backlog && !self.in_turn && !self.hungry
+    }
+}
+
+pub(super) fn is_retry(lane: &Lane) -> bool {
+    matches!(lane, Lane::Free { retry: true, .. })
+}
+
+/// What holds a webhook back here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Block {
+    /// Soon over: the queue stays.
+    Moment(Time),
+    /// Not soon over: the queue is in the store, and nothing comes in.
+    Parked(Time),
+}
+
+impl Block {
+    fn until(self) -> Time {
+        match self {
+            Self::Moment(until) | Self::Parked(until) => until,
+        }
+    }
+}
+
+/// A webhook with something in memory, or with something that holds it back.
+#[derive(Debug)]
+pub(super) struct Hooked {
+    /// The place of its tenant.
+    pub(super) tenant: usize,
+    pub(super) lanes: Vec<Queue>,
+    /// Requests under way.
+    pub(super) sending: Vec<DeliveryId>,
+    pub(super) max_in_flight: usize,
+    pub(super) block: Option<Block>,
+    /// While its circuit is half open: no more than so many at once in memory.
+    pub(super) trickle: Option<usize>,
+}
+
+impl Hooked {
+    pub(super) fn held(&self) -> usize {
+        self.lanes.iter().map(Queue::held).sum()
+    }
+
+    pub(super) fn is_parked(&self) -> bool {
+        matches!(self.block, Some(Block::Parked(_)))
+    }
+
+    /// Whether the first of this lane may be sent, as far as this webhook goes.
+    pub(super) fn may_send(&self, lane: usize) -> bool {
+        let queue = &self.lanes[lane];
+        !queue.queue.is_empty()
+            && self.block.is_none()
+            && self.sending.len() < self.max_in_flight
+            && (queue.unsettled == 0 || !queue.lane.is_ordered())
+    }
+
+    pub(super) fn position(&self, lane: &Lane) -> Option<usize> {
+        self.lanes.iter().position(|queue| queue.lane == *lane)
+    }
+
+    /// The place of a lane, made if need be.
+    pub(super) fn lane(&mut self, lane: &Lane) -> usize {
+        self.position(lane).unwrap_or_else(|| {
+            self.lanes.push(Queue::new(lane.clone()));
+            self.lanes.len() - 1
+        })
+    }
+
+    fn is_idle(&self) -> bool {
+        self.sending.is_empty()
+            && self.block.is_none()
+            && self.trickle.is_none()
+            && self.lanes.iter().all(Queue::is_idle)
+    }
+}
+
+/// A tenant with a webhook in memory.
+#[derive(Debug, Default)]
+pub(super) struct Tenant {
+    pub(super) id: TenantId,
+    /// Webhooks in memory.
+    hooks: usize,
+    pub(super) unsettled: usize,
+    pub(super) max_in_flight: usize,
+    pub(super) items: usize,
+    pub(super) bytes: usize,
+    /// Lanes that may send, by class, each once.
+    pub(super) turns: [VecDeque<(WebhookId, usize)>; CLASSES],
+    /// Whether it is in the rota of each class.
+    pub(super) in_rota: [bool; CLASSES],
+    /// It may not send for now: it is in no rota.
+    pub(super) parked: bool,
+    pub(super) blocked_until: Option<Time>,
+}
+
+pub(super) struct State {
+    pub(super) bounds: Bounds,
+    pub(super) hooks: ById<WebhookId, Hooked>,
+    pub(super) tenants: Vec<Tenant>,
+    places: HashMap<TenantId, usize>,
+    free_places: Vec<usize>,
+    pub(super) rota: Rota,
+    /// Tenants that have as much under way as they may.
+    pub(super) parked: VecDeque<usize>,
+    pub(super) blocked_until: Option<Time>,
+    /// When to look again at what is held back for a moment.
+    wakes: BinaryHeap<Reverse<(Time, Waking)>>,
+    /// Lanes that are behind and have room again.
+    pub(super) hungry: VecDeque<(WebhookId, usize)>,
+    /// Lanes that are behind and found no room.
+    pub(super) starved: VecDeque<(WebhookId, usize)>,
+    /// Requests whose outcome is not committed yet, and how many of them are retries.
+    pub(super) unsettled: usize,
+    pub(super) retries: usize,
+    /// How many retries may be under way at once.
+    pub(super) retry_window: usize,
+    pub(super) items: usize,
+    pub(super) retry_items: usize,
+    pub(super) bytes: usize,
+    /// Deliveries that were called off while this node has them.
+    pub(super) cancelled: HashMap<DeliveryId, String>,
+    pub(super) draining: bool,
+    pub(super) store_down: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Waking {
+    Webhook(WebhookId),
+    Tenant(usize),
+    Node,
+}
+
+impl State {
+    pub(super) fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            hooks: ById::default(),
+            tenants: Vec::new(),
+            places: HashMap::new(),
+            free_places: Vec::new(),
+            rota: Rota::default(),
+            parked: VecDeque::new(),
+            blocked_until: None,
+            wakes: BinaryHeap::new(),
+            hungry: VecDeque::new(),
+            starved: VecDeque::new(),
+            unsettled: 0,
+            retries: 0,
+            retry_window: usize::MAX,
+            items: 0,
+            retry_items: 0,
+            bytes: 0,
+            cancelled: HashMap::new(),
+            draining: false,
+            store_down: false,
+        }
+    }
+
+    /// Makes sure that a webhook and its tenant are known here.
+    pub(super) fn enter(&mut self, whom: Whom<'_>) -> &mut Hooked {
+        if !self.hooks.contains_key(&whom.webhook) {
+            let tenant = self.place(whom.tenant);
+            self.tenants[tenant].hooks += 1;
+            let hook = Hooked {
+                tenant,
+                lanes: Vec::new(),
+                sending: Vec::new(),
+                max_in_flight: 1,
+                block: None,
+                trickle: None,
+            };
+            self.hooks.insert(whom.webhook, hook);
+        }
+        let hook = self.hooks.entry(whom.webhook).or_insert_with(|| unreachable!("it was made above"));
+        hook.max_in_flight = whom.max_in_flight.max(1);
+        self.tenants[hook.tenant].max_in_flight = whom.tenant_max_in_flight.max(1);
+        hook
+    }
+
+    fn place(&mut self, tenant: &TenantId) -> usize {
+        if let Some(place) = self.places.get(tenant) {
+            return *place;
+        }
+        let new = Tenant { id: tenant.clone(), ..Tenant::default() };
+        let place = match self.free_places.pop() {
+            Some(place) => {
+                self.tenants[place] = new;
+                place
+            }
+            None => {
+                self.tenants.push(new);
+                self.tenants.len() - 1
+            }
+        };
+        self.places.insert(tenant.clone(), place);
+        place
+    }
+
+    /// An idle webhook costs nothing: it is made again when it is needed.
+    pub(super) fn forget_if_idle(&mut self, webhook: WebhookId) {
+        let Some(hook) = self.hooks.get(&webhook) else { return };
+        if !hook.is_idle() {
+            return;
+        }
+        let place = hook.tenant;
+        self.hooks.remove(&webhook);
+        let tenant = &mut self.tenants[place];
+        tenant.hooks -= 1;
+        // A place in the rota or among the parked is given up there, when its turn comes.
+        if tenant.hooks == 0 && !tenant.parked && tenant.in_rota == [false; CLASSES] {
+            self.places.remove(&tenant.id);
+            self.free_places.push(place);
+        }
+    }
+
+    /// Gives up the place of a tenant that has nothing here any more.
+    pub(super) fn forget_tenant_if_idle(&mut self, place: usize) {
+        let tenant = &self.tenants[place];
+        let gone = tenant.hooks == 0 && !tenant.parked && tenant.in_rota == [false; CLASSES];
+        if gone && self.places.get(&tenant.id) == Some(&place) {
+            self.places.remove(&tenant.id);
+            self.free_places.push(place);
+        }
+    }
+
+    /// A delivery takes a slot until its outcome is stored.
+    pub(super) fn take_slot(&mut self, webhook: WebhookId, lane: usize) {
+        let Some(hook) = self.hooks.get_mut(&webhook) else { return };
+        let queue = &mut hook.lanes[lane];
+        queue.unsettled += 1;
+        self.unsettled += 1;
+        self.retries += usize::from(queue.is_retry());
+        self.tenants[hook.tenant].unsettled += 1;
+    }
+
+    fn free_slot(&mut self, webhook: WebhookId, lane: &Lane) {
+        let Some(hook) = self.hooks.get_mut(&webhook) else { return };
+        if let Some(at) = hook.position(lane) {
+            hook.lanes[at].unsettled -= 1;
+        }
+        self.unsettled -= 1;
+        self.retries -= usize::from(is_retry(lane));
+        let place = hook.tenant;
+        self.tenants[place].unsettled -= 1;
+        self.unpark_one(place);
+    }
+
+    pub(super) fn admit(&mut self, ready: Ready, hand_back: &mut Vec<Ready>) {
+        let webhook = ready.webhook;
+        let Some(hook) = self.hooks.get_mut(&webhook) else { return };
+        if hook.is_parked() {
+            // It was held back while this was being committed.
+            return hand_back.push(ready);
+        }
+        let lane = hook.lane(&ready.lane);
+        hook.lanes[lane].reserved -= 1;
+        hook.lanes[lane].queue.push_back(ready);
+        self.give_turn(webhook, lane);
+    }
+
+    pub(super) fn answered(&mut self, webhook: WebhookId, delivery: DeliveryId) {
+        let Some(hook) = self.hooks.get_mut(&webhook) else { return };
+        if let Some(at) = hook.sending.iter().position(|sending| *sending == delivery) {
+            hook.sending.swap_remove(at);
+        }
+        self.give_turns(webhook);
+    }
+
+    pub(super) fn settled(&mut self, ready: &Ready, still_waits: bool) -> Vec<Ready> {
+        let webhook = ready.webhook;
+        if !self.cancelled.is_empty() {
+            self.cancelled.remove(&ready.id);
+        }
+        self.store_down = false;
+        self.free_slot(webhook, &ready.lane);
+        self.free_room(webhook, &ready.lane, 1, ready.event.weight());
+        let mut hand_back = Vec::new();
+        if let Some(hook) = self.hooks.get_mut(&webhook)
+            && let Some(lane) = hook.position(&ready.lane)
+        {
+            if still_waits && ready.lane.is_ordered() {
+                // Whatever comes after it waits with it, in the store.
+                let queue = &mut hook.lanes[lane];
+                queue.reserved += queue.queue.len();
+                hand_back.extend(queue.queue.drain(..));
+            }
+            self.give_turn(webhook, lane);
+            self.note_hunger(webhook, lane);
+        }
+        self.forget_if_idle(webhook);
+        hand_back
+    }
+
+    /// Takes back what the gate did not let pass.
+    pub(super) fn refuse(&mut self, mut ready: Ready, how: Refusal, hand_back: &mut Vec<Ready>) {
+        let (webhook, lane) = (ready.webhook, ready.lane.clone());
+        self.answered_without_turn(webhook, ready.id);
+        self.free_slot(webhook, &lane);
+        let Some(hook) = self.hooks.get_mut(&webhook) else { return };
+        let at = hook.lane(&lane);
+        match how {
+            // It was held back for longer while it was being asked for.
+            Refusal::Soon(..) if hook.is_parked() => {
+                hook.lanes[at].reserved += 1;
+                hand_back.push(ready);
+            }
+            Refusal::Soon(scope, until) => {
+                hook.lanes[at].queue.push_front(ready);
+                self.hold(webhook, scope, until);
+            }
+            Refusal::Park(until) => {
+                hook.lanes[at].queue.push_front(ready);
+                self.park(webhook, until, hand_back);
+            }
+            Refusal::Alone(until) => {
+                let queue = &mut hook.lanes[at];
+                queue.reserved += 1;
+                ready.due = ready.due.max(until);
+                hand_back.push(ready);
+                if lane.is_ordered() {
+                    // Nothing behind it may pass it.
+                    queue.reserved += queue.queue.len();
+                    hand_back.extend(queue.queue.drain(..));
+                }
+                self.give_turns(webhook);
+            }
+        }
+    }
+
+    fn answered_without_turn(&mut self, webhook: WebhookId, delivery: DeliveryId) {
+        if let Some(hook) = self.hooks.get_mut(&webhook)
+            && let Some(at) = hook.sending.iter().position(|sending| *sending == delivery)
+        {
+            hook.sending.swap_remove(at);
+        }
+    }
+
+    /// Holds back a webhook, its tenant or the whole node for a moment. Queues stay where they are.
+    fn hold(&mut self, webhook: WebhookId, scope: Scope, until: Time) {
+        let Some(hook) = self.hooks.get_mut(&webhook) else { return };
+        let waking = match scope {
+            Scope::Webhook => {
+                if !hook.is_parked() {
+                    hook.block = Some(Block::Moment(until));
+                }
+                Waking::Webhook(webhook)
+            }
+            Scope::Tenant => {
+                let place = hook.tenant;
+                self.tenants[place].blocked_until = Some(until);
+                self.give_turns(webhook);
+                Waking::Tenant(place)
+            }
+            Scope::Node => {
+                self.blocked_until = Some(until);
+                self.give_turns(webhook);
+                Waking::Node
+            }
+        };
+        self.wakes.push(Reverse((until, waking)));
+    }
+
+    /// Hands everything that is queued for a webhook back, and takes nothing in until then.
+    pub(super) fn park(&mut self, webhook: WebhookId, until: Time, hand_back: &mut Vec<Ready>) {
+        let Some(hook) = self.hooks.get_mut(&webhook) else { return };
+        hook.block = Some(Block::Parked(until));
+        hook.trickle = None;
+        for queue in &mut hook.lanes {
+            queue.reserved += queue.queue.len();
+            hand_back.extend(queue.queue.drain(..));
+        }
+        self.wakes.push(Reverse((until, Waking::Webhook(webhook))));
+    }
+
+    pub(super) fn unpark(&mut self, whom: Whom<'_>, trickle: Option<usize>) {
+        let hook = self.enter(whom);
+        hook.block = None;
+        hook.trickle = trickle;
+        self.is_free_again(whom.webhook);
+    }
+
+    fn is_free_again(&mut self, webhook: WebhookId) {
+        self.give_turns(webhook);
+        self.note_all_hunger(webhook);
+        // Some may have been held back for this alone.
+        self.feed_starved(usize::MAX);
+        self.forget_if_idle(webhook);
+    }
+
+    pub(super) fn next_wake(&self) -> Option<Time> {
+        self.wakes.peek().map(|Reverse((at, _))| *at)
+    }
+
+    pub(super) fn wake_up(&mut self, now: Time) {
+        while let Some(Reverse((at, waking))) = self.wakes.peek().copied()
+            && at <= now
+        {
+            self.wakes.pop();
+            match waking {
+                Waking::Webhook(webhook) => {
+                    let Some(hook) = self.hooks.get_mut(&webhook) else { continue };
+                    if hook.block.is_some_and(|block| block.until() <= now) {
+                        hook.block = None;
+                        self.is_free_again(webhook);
+                    }
+                }
+                Waking::Tenant(place) => {
+                    let over = self.tenants[place].blocked_until.is_some_and(|until| until <= now);
+                    if over {
+                        self.tenants[place].blocked_until = None;
+                        self.unpark_tenant(place);
+                    }
+                }
+                Waking::Node => {
+                    if self.blocked_until.is_some_and(|until| until <= now) {
+                        self.blocked_until = None;
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn cancel(
+        &mut self,
+        webhook: WebhookId,
+        delivery: DeliveryId,
+        reason: String,
+    ) -> Option<Ready> {
+        let hook = self.hooks.get_mut(&webhook)?;
+        if hook.sending.contains(&delivery) {
+            self.cancelled.insert(delivery, reason);
+            return None;
+        }
+        let (lane, at) = hook.lanes.iter().enumerate().find_map(|(lane, queue)| {
+            Some((lane, queue.queue.iter().position(|ready| ready.id == delivery)?))
+        })?;
+        let ready = hook.lanes[lane].queue.remove(at)?;
+        self.take_slot(webhook, lane);
+        Some(ready)
+    }
+
+    pub(super) fn take_queued(&mut self, webhook: WebhookId) -> Vec<Ready> {
+        let Some(hook) = self.hooks.get_mut(&webhook) else { return Vec::new() };
+        let mut queued = Vec::new();
+        let mut taken = Vec::new();
+        for (lane, queue) in hook.lanes.iter_mut().enumerate() {
+            taken.extend(std::iter::repeat_n(lane, queue.queue.len()));
+            queued.extend(queue.queue.drain(..));
+        }
+        for lane in taken {
+            self.take_slot(webhook, lane);
+        }
+        queued
+    }
+
+    pub(super) fn whereabouts(&self, webhook: WebhookId, delivery: DeliveryId) -> Option<Whereabouts> {
+        let hook = self.hooks.get(&webhook)?;
+        if hook.sending.contains(&delivery) {
+            return Some(Whereabouts::Sending);
+        }
+        let mut queues = hook.lanes.iter().map(|queue| &queue.queue);
+        queues.any(|queue| queue.iter().any(|ready| ready.id == delivery)).then_some(Whereabouts::Queued)
+    }
+
+    pub(super) fn usage(&self, webhook: WebhookId, tenant: &TenantId) -> Usage {
+        Usage {
+            webhook: self.hooks.get(&webhook).map_or(0, |hook| hook.sending.len()),
+            tenant: self.places.get(tenant).map_or(0, |place| self.tenants[*place].unsettled),
+            node: self.unsettled,
+        }
+    }
+
+    pub(super) fn drain(&mut self) -> Vec<Ready> {
+        self.draining = true;
+        let mut queued = Vec::new();
+        for hook in self.hooks.values_mut() {
+            for queue in &mut hook.lanes {
+                queue.reserved += queue.queue.len();
+                queued.extend(queue.queue.drain(..));
+            }
+        }
+        queued
+    }
+}

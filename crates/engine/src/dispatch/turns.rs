@@ -1,0 +1,141 @@
+//! Whose turn it is: classes by weight, tenants in turn within a class, webhooks in turn within a tenant.
+
+use std::collections::VecDeque;
+
+use redrive_core::{
+    WebhookId,
+    fairness::{self, RETRY_FACTOR, TENANT_FACTOR, Turns},
+    lane::CLASSES,
+};
+
+use super::{Moves, state::State};
+
+/// The first class of retries.
+const FIRST_RETRY: usize = CLASSES / 2;
+
+/// Tenants with something to send, class by class.
+#[derive(Default)]
+pub(super) struct Rota {
+    tenants: [VecDeque<usize>; CLASSES],
+    turns: Turns,
+}
+
+impl State {
+    /// Puts a lane in line if it may send.
+    pub(super) fn give_turn(&mut self, webhook: WebhookId, lane: usize) {
+        let Some(hook) = self.hooks.get_mut(&webhook) else { return };
+        if hook.lanes[lane].in_turn || !hook.may_send(lane) {
+            return;
+        }
+        let queue = &mut hook.lanes[lane];
+        queue.in_turn = true;
+        let (place, class) = (hook.tenant, queue.lane.class());
+        self.tenants[place].turns[class].push_back((webhook, lane));
+        self.join_rota(place, class);
+    }
+
+    /// Puts every lane of a webhook in line that may send.
+    pub(super) fn give_turns(&mut self, webhook: WebhookId) {
+        let lanes = self.hooks.get(&webhook).map_or(0, |hook| hook.lanes.len());
+        for lane in 0..lanes {
+            self.give_turn(webhook, lane);
+        }
+    }
+
+    fn join_rota(&mut self, place: usize, class: usize) {
+        let tenant = &mut self.tenants[place];
+        if !tenant.parked && !tenant.in_rota[class] && !tenant.turns[class].is_empty() {
+            tenant.in_rota[class] = true;
+            self.rota.tenants[class].push_back(place);
+        }
+    }
+
+    /// Puts a tenant aside that may not send more for now.
+    fn park_tenant(&mut self, place: usize) {
+        let tenant = &mut self.tenants[place];
+        if !tenant.parked {
+            tenant.parked = true;
+            self.parked.push_back(place);
+        }
+    }
+
+    /// Puts a tenant back in line that was set aside. It may be set aside again when its turn comes.
+    pub(super) fn unpark_tenant(&mut self, place: usize) {
+        if !self.tenants[place].parked {
+            return;
+        }
+        self.tenants[place].parked = false;
+        self.parked.retain(|parked| *parked != place);
+        for class in 0..CLASSES {
+            self.join_rota(place, class);
+        }
+        self.forget_tenant_if_idle(place);
+    }
+
+    /// A slot is free: whoever was set aside for want of one is asked again, in turn.
+    pub(super) fn unpark_one(&mut self, place: usize) {
+        if self.tenants[place].parked {
+            self.unpark_tenant(place);
+        } else if let Some(first) = self.parked.front().copied() {
+            self.unpark_tenant(first);
+        }
+    }
+
+    fn may_send(&self, place: usize) -> bool {
+        let tenant = &self.tenants[place];
+        tenant.blocked_until.is_none()
+            && tenant.unsettled < tenant.max_in_flight
+            && fairness::may_take(self.bounds.max_in_flight, self.unsettled, tenant.unsettled, TENANT_FACTOR)
+    }
+
+    /// Which classes have somebody in line. Retries never take the last free slots.
+    fn classes_in_line(&self) -> [bool; CLASSES] {
+        let retries = self.retries < self.retry_window
+            && fairness::may_take(self.bounds.max_in_flight, self.unsettled, self.retries, RETRY_FACTOR);
+        let mut in_line = [false; CLASSES];
+        for (class, tenants) in self.rota.tenants.iter().enumerate() {
+            in_line[class] = !tenants.is_empty() && (retries || class < FIRST_RETRY);
+        }
+        in_line
+    }
+
+    /// Starts as many requests as may be started, each class getting its share.
+    pub(super) fn pump(&mut self) -> Moves {
+        let mut moves = Moves { refill: !self.hungry.is_empty() && !self.draining, ..Moves::default() };
+        if self.draining || self.store_down || self.blocked_until.is_some() {
+            return moves;
+        }
+        while self.unsettled < self.bounds.max_in_flight {
+            let Some(class) = self.rota.turns.next(self.classes_in_line()) else { break };
+            let Some(place) = self.rota.tenants[class].pop_front() else { break };
+            self.tenants[place].in_rota[class] = false;
+            if self.may_send(place) {
+                self.start_one(place, class, &mut moves);
+                self.join_rota(place, class);
+            } else {
+                self.park_tenant(place);
+            }
+            self.forget_tenant_if_idle(place);
+        }
+        moves
+    }
+
+    /// Starts one request of a tenant's next webhook in this class that may send.
+    fn start_one(&mut self, place: usize, class: usize, moves: &mut Moves) {
+        while let Some((webhook, lane)) = self.tenants[place].turns[class].pop_front() {
+            let Some(hook) = self.hooks.get_mut(&webhook) else { continue };
+            hook.lanes[lane].in_turn = false;
+            if !hook.may_send(lane) {
+                self.forget_if_idle(webhook);
+                continue;
+            }
+            let Some(ready) = hook.lanes[lane].queue.pop_front() else { continue };
+            hook.sending.push(ready.id);
+            self.take_slot(webhook, lane);
+            self.rota.turns.took(class);
+            moves.start.push(ready);
+            self.give_turn(webhook, lane);
+            return;
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The end of waiting: deliveries that were held back for too long, and webhooks whose time is over.
+
+use std::{sync::Arc, time::Duration};
+
+use redrive_core::{
+    Time, WebhookId,
+    webhook::{Webhook, WebhookState},
+};
+use redrive_store::StoreError;
+
+use crate::{ChangeError, Engine, Inner};
+
+/// Why a webhook is disabled whose time is over.
+pub(crate) const EXPIRED: &str = "expired";
+/// How often waiting deliveries are looked through for those to give up on. What is sent is checked anyway;
+/// this is for those that something holds back.
+const LOOK: Duration = Duration::from_secs(30);
+/// Webhooks looked at, and deliveries ended, in one step.
+const STEP: usize = 500;
+
+impl Inner {
+    /// Gives up on what has waited for too long, whatever held it back.
+    pub(crate) async fn keep_expiring(self: Arc<Self>) {
+        loop {
+            if let Err(error) = self.expire_deliveries().await {
+                tracing::warn!(%error, "overdue deliveries cannot be given up on yet");
+            }
+            let next = match self.expire_webhooks().await {
+                Ok(next) => next,
+                Err(error) => {
+                    tracing::warn!(%error, "expired webhooks cannot be disabled yet");
+                    None
+                }
+            };
+            let soon = self.clock.now() + LOOK;
+            tokio::select! {
+                () = self.clock.sleep_until(next.unwrap_or(soon).min(soon)) => {}
+                () = self.expiry_alarm.notified() => {}
+                () = self.stop.cancelled() => return,
+            }
+        }
+    }
+
+    async fn expire_deliveries(&self) -> Result<(), StoreError> {
+        let mut after = None;
+        loop {
+            let page = self.store.oldest(after, STEP).await?;
+            let Some((last, _)) = page.last() else { return Ok(()) };
+            after = Some(*last);
+            for (webhook, oldest) in page {
+                self.expire_of(webhook, oldest).await?;
+            }
+        }
+    }
+
+    async fn expire_of(&self, webhook: WebhookId, oldest: Time) -> Result<(), StoreError> {
+        let Some(hook) = self.registry.find(&*self.store, webhook).await? else { return Ok(()) };
+        let now = self.clock.now();
+        let patience = hook.policy.give_up_after.get().as_millis() as i64;
+        // Made at this very moment or before: their time is up.
+        let made_before = Time::from_millis(now.millis() - patience + 1);
+        if oldest >= made_before {
+            return Ok(());
+        }
+        loop {
+            let step = self.store.expire(webhook, made_before, now, STEP).await?;
+            for _ in 0..step.moved {
+                self.metrics.expired();
+            }
+            if step.finished {
+                tracing::info!(%webhook, "deliveries that waited for too long are given up on");
+                self.alarm.ring();
+                return Ok(());
+            }
+        }
+    }
+
+    /// Disables webhooks whose time is over. Gives the time of the next one.
+    async fn expire_webhooks(self: &Arc<Self>) -> Result<Option<Time>, StoreError> {
+        loop {
+            let now = self.clock.now();
+            let found = self.store.expiring(now, STEP).await?;
+            if found.expired.is_empty() {
+                return Ok(found.next);
+            }
+            for (tenant, webhook) in found.expired {
+                let disable = |webhook: &mut Webhook| -> Result<(), std::convert::Infallible> {
+                    // It may have been given more time since.
+                    if webhook.state.gets_events() && webhook.spec.expires_at.is_some_and(|at| at <= now) {
+                        webhook.state = WebhookState::Disabled(EXPIRED.into());
+                    }
+                    Ok(())
+                };
+                match Engine(self.clone()).change_webhook(&tenant, webhook, disable).await {
+                    Ok(_) | Err(ChangeError::Missing) => {}
+                    Err(ChangeError::Store(error)) => return Err(error),
+                    Err(ChangeError::Refused(never)) => match never {},
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! Maps by id. Ids end in random bytes, so there is nothing left to hash.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasherDefault, Hasher},
+};
+
+/// A map whose keys are ids that this server made.
+pub(crate) type ById<K, V> = HashMap<K, V, BuildHasherDefault<LastBytes>>;
+
+/// Takes the last eight bytes for the hash.
+#[derive(Default)]
+pub(crate) struct LastBytes(u64);
+
+impl Hasher for LastBytes {
+    fn write(&mut self, bytes: &[u8]) {
+        if let Some(last) = bytes.last_chunk() {
+            self.0 = u64::from_le_bytes(*last);
+        }
+    }
+
+    fn write_usize(&mut self, _length: usize) {}
+
+    fn finish(&self) -> u64 {
+        // Tables look at the lowest and at the highest bits.
+        self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32)
+    }
+}

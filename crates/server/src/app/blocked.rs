@@ -1,0 +1,305 @@
+//! When a circuit held a delivery back: worked out from what is stored of both, never written per delivery.
+
+use redrive_core::{DeliveryStatus, Time, breaker::Counts};
+use redrive_store::{Attempt, Delivery, Period};
+
+/// A time for which an open circuit held a delivery back.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Blocked {
+    /// From when on: the delivery was due and the circuit open.
+    pub since: Time,
+    /// Until when; none while it is.
+    pub until: Option<Time>,
+    /// When the circuit opened.
+    pub opened_at: Time,
+    /// Whether a person had forced it open.
+    pub forced: bool,
+    /// What was in the window that opened it.
+    pub counts: Counts,
+}
+
+/// A time in which a delivery was due and not sent.
+struct Wait {
+    from: Time,
+    end: End,
+}
+
+/// How a wait came to its end.
+enum End {
+    /// It was sent, or was over, at this time.
+    At(Time),
+    /// A request is under way; when it was sent is not stored yet.
+    UnderWay,
+    /// It waits still.
+    NotYet,
+}
+
+impl Wait {
+    /// Whether this open period fell into it.
+    fn overlaps(&self, period: &Period, now: Time) -> bool {
+        let began_in_time = match self.end {
+            End::At(end) => period.opened_at < end,
+            // Nothing is sent while a circuit is open, so one that still is has opened since.
+            End::UnderWay => period.ended_at.is_some(),
+            End::NotYet => period.opened_at < now,
+        };
+        began_in_time && self.from < period.ended_at.unwrap_or(now)
+    }
+}
+
+/// The open periods that held a delivery back, each once. A period did if the delivery was due in it and
+/// waited. `delivery` is as it is seen: `InFlight` while a request is under way. `first_due` is when its first
+/// attempt was due to begin with.
+pub(super) fn blocked(
+    delivery: &Delivery,
+    first_due: Time,
+    attempts: &[&Attempt],
+    periods: &[Period],
+    now: Time,
+) -> Vec<Blocked> {
+    let mut waits = Vec::with_capacity(attempts.len() + 1);
+    let mut planned = Some(first_due);
+    for attempt in attempts {
+        waits.push(Wait { from: earlier(planned, attempt.scheduled_at), end: End::At(attempt.executed_at) });
+        planned = attempt.next_retry_at;
+    }
+    waits.extend(last_wait(delivery, planned));
+    let held_back = |period: &Period| {
+        let wait = waits.iter().find(|wait| wait.overlaps(period, now))?;
+        Some(Blocked {
+            since: wait.from.max(period.opened_at),
+            until: match wait.end {
+                End::At(end) => Some(period.ended_at.map_or(end, |ended| ended.min(end))),
+                End::UnderWay | End::NotYet => period.ended_at,
+            },
+            opened_at: period.opened_at,
+            forced: period.forced,
+            counts: period.counts,
+        })
+    };
+    periods.iter().filter_map(held_back).collect()
+}
+
+/// Whatever holds a delivery back may put off when it is due, and a person may bring it forward.
+fn earlier(planned: Option<Time>, due: Time) -> Time {
+    planned.map_or(due, |planned| planned.min(due))
+}
+
+/// The wait after the last attempt, or for the first one.
+fn last_wait(delivery: &Delivery, planned: Option<Time>) -> Option<Wait> {
+    let from = match delivery.due {
+        Some(due) => earlier(planned, due),
+        None => planned?,
+    };
+    let end = match delivery.status {
+        DeliveryStatus::Pending => End::NotYet,
+        DeliveryStatus::InFlight => End::UnderWay,
+        DeliveryStatus::Delivered => return None,
+        DeliveryStatus::Dead | DeliveryStatus::Cancelled => End::At(delivery.ended_at?),
+    };
+    Some(Wait { from, end })
+}
+
+impl Blocked {
+    /// The same in words.
+    pub fn words(&self) -> String {
+        let held_back = match self.until {
+            Some(until) => format!("held back until {until}: the circuit was"),
+            None => "held back: the circuit is".into(),
+        };
+        let opened_at = self.opened_at;
+        if self.forced {
+            return format!("{held_back} forced open since {opened_at}");
+        }
+        let Counts { total, failed, .. } = self.counts;
+        let mostly = self
+            .counts
+            .worst()
+            .map_or(String::new(), |category| format!(", mostly with {}", category.name()));
+        match total {
+            0 => format!("{held_back} open since {opened_at}"),
+            _ => format!("{held_back} open since {opened_at}, {failed} of {total} calls had failed{mostly}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redrive_core::{
+        AttemptId, DeadReason, DeliveryId, EventId, FailureCategory, TenantId, WebhookId,
+        breaker::CircuitState, lane::Priority,
+    };
+    use redrive_store::{AttemptStatus, PhaseTimings};
+
+    use super::*;
+
+    fn at(secs: u32) -> Time {
+        Time::from_secs(secs)
+    }
+
+    fn delivery(status: DeliveryStatus, created: u32) -> Delivery {
+        let created_at = at(created);
+        Delivery {
+            id: DeliveryId::new(created_at, &[0; 10]),
+            tenant: TenantId::default(),
+            event: EventId::new(created_at, &[0; 10]),
+            event_type: "a.b".into(),
+            webhook: WebhookId::new(created_at, &[0; 10]),
+            round: 1,
+            status,
+            attempt_count: 0,
+            last_status_code: None,
+            failure_category: None,
+            last_error: None,
+            dead_reason: None,
+            cancel_reason: None,
+            created_at,
+            ended_at: None,
+            replay_of: None,
+            redriven_as: None,
+            priority: Priority::Normal,
+            due: None,
+            behind: None,
+        }
+    }
+
+    fn attempt(number: u32, scheduled: u32, executed: u32, next: Option<u32>) -> Attempt {
+        Attempt {
+            id: AttemptId::new(at(executed), &[0; 10]),
+            number,
+            status: if next.is_some() { AttemptStatus::Failed } else { AttemptStatus::Success },
+            failure_category: next.map(|_| FailureCategory::ServerError),
+            http_status_code: None,
+            error_message: None,
+            custom_headers: None,
+            response_headers: None,
+            response_body_sample: None,
+            timings: PhaseTimings::default(),
+            scheduled_at: at(scheduled),
+            executed_at: at(executed),
+            next_retry_at: next.map(at),
+            circuit: CircuitState::Closed,
+            worker: "test#1".into(),
+        }
+    }
+
+    fn period(opened: u32, ended: Option<u32>) -> Period {
+        let counts = Counts { total: 20, failed: 12, ..Counts::default() };
+        Period { opened_at: at(opened), ended_at: ended.map(at), forced: false, counts }
+    }
+
+    /// Since when and until when, in seconds.
+    fn spans(
+        delivery: &Delivery,
+        attempts: &[Attempt],
+        periods: &[Period],
+        now: u32,
+    ) -> Vec<(i64, Option<i64>)> {
+        let attempts: Vec<_> = attempts.iter().collect();
+        let found = blocked(delivery, delivery.created_at, &attempts, periods, at(now));
+        found.iter().map(|held| (held.since.secs(), held.until.map(Time::secs))).collect()
+    }
+
+    #[test]
+    fn an_attempt_waited_from_being_due_to_being_sent() {
+        let delivered = delivery(DeliveryStatus::Delivered, 100);
+        let attempts = [attempt(1, 100, 100, Some(110)), attempt(2, 110, 150, None)];
+        let before_due = period(105, Some(140));
+        assert_eq!(spans(&delivered, &attempts, &[before_due], 200), [(110, Some(140))]);
+        let after_due = period(120, Some(140));
+        assert_eq!(spans(&delivered, &attempts, &[after_due], 200), [(120, Some(140))]);
+        let over_before_due = period(101, Some(110));
+        let opened_when_sent = period(150, Some(160));
+        assert_eq!(spans(&delivered, &attempts, &[over_before_due, opened_when_sent], 200), []);
+    }
+
+    #[test]
+    fn what_was_put_off_meanwhile_was_due_before() {
+        let delivered = delivery(DeliveryStatus::Delivered, 100);
+        // Held back, then no probe of the half-open circuit: both were put off to the verdict.
+        let attempts = [attempt(1, 145, 150, Some(160)), attempt(2, 195, 200, None)];
+        let periods = [period(90, Some(130)), period(155, Some(190))];
+        assert_eq!(spans(&delivered, &attempts, &periods, 300), [(100, Some(130)), (160, Some(190))]);
+        let first = attempt(1, 120, 120, None);
+        let later = blocked(&delivered, at(120), &[&first], &[period(90, Some(110))], at(300));
+        assert_eq!(later, [], "its first attempt was to be later than that");
+        let mut pending = delivery(DeliveryStatus::Pending, 100);
+        pending.due = Some(at(400));
+        assert_eq!(spans(&pending, &[], &[period(90, Some(130))], 300), [(100, Some(130))]);
+    }
+
+    #[test]
+    fn each_period_is_told_once() {
+        let delivered = delivery(DeliveryStatus::Delivered, 100);
+        let attempts = [attempt(1, 100, 130, Some(135)), attempt(2, 135, 170, None)];
+        let periods = [period(90, Some(120)), period(121, Some(129)), period(130, Some(160))];
+        let expected = [(100, Some(120)), (121, Some(129)), (135, Some(160))];
+        assert_eq!(spans(&delivered, &attempts, &periods, 200), expected);
+        // One that lasted over two waits, whatever made that possible, is told for the first.
+        let long = [period(90, Some(160))];
+        assert_eq!(spans(&delivered, &attempts, &long, 200), [(100, Some(130))]);
+    }
+
+    #[test]
+    fn a_pending_one_waits_still() {
+        let mut pending = delivery(DeliveryStatus::Pending, 100);
+        pending.due = Some(at(100));
+        assert_eq!(spans(&pending, &[], &[period(90, None)], 200), [(100, None)]);
+        assert_eq!(spans(&pending, &[], &[period(150, None)], 200), [(150, None)]);
+        assert_eq!(spans(&pending, &[], &[period(90, Some(120))], 200), [(100, Some(120))]);
+        let tried = [attempt(1, 80, 80, Some(300))];
+        pending.due = Some(at(300));
+        assert_eq!(spans(&pending, &tried, &[period(90, None)], 200), [], "not due yet");
+        pending.due = Some(at(150));
+        assert_eq!(
+            spans(&pending, &tried, &[period(90, None)], 200),
+            [(150, None)],
+            "somebody wanted it now"
+        );
+        pending.due = None;
+        let failed = [attempt(1, 100, 100, Some(160))];
+        assert_eq!(spans(&pending, &failed, &[period(101, None)], 200), [(160, None)], "a node has it");
+        assert_eq!(spans(&pending, &failed, &[period(101, Some(160))], 200), []);
+    }
+
+    #[test]
+    fn what_is_under_way_is_not_held_back_by_what_opened_since() {
+        let in_flight = delivery(DeliveryStatus::InFlight, 100);
+        assert_eq!(spans(&in_flight, &[], &[period(150, None)], 200), []);
+        assert_eq!(
+            spans(&in_flight, &[], &[period(90, Some(140)), period(150, None)], 200),
+            [(100, Some(140))]
+        );
+    }
+
+    #[test]
+    fn one_that_ended_without_another_attempt_waited_until_then() {
+        let mut cancelled = delivery(DeliveryStatus::Cancelled, 100);
+        cancelled.ended_at = Some(at(150));
+        assert_eq!(spans(&cancelled, &[], &[period(90, None)], 200), [(100, Some(150))]);
+        assert_eq!(spans(&cancelled, &[], &[period(150, None)], 200), [], "it was over by then");
+        let mut expired = delivery(DeliveryStatus::Dead, 100);
+        (expired.ended_at, expired.dead_reason) = (Some(at(500)), Some(DeadReason::Expired));
+        let failed = [attempt(1, 100, 100, Some(130))];
+        let periods = [period(101, Some(200)), period(210, Some(600))];
+        assert_eq!(spans(&expired, &failed, &periods, 900), [(130, Some(200)), (210, Some(500))]);
+        let exhausted = [attempt(1, 100, 100, None)];
+        assert_eq!(spans(&expired, &exhausted, &periods, 900), [], "the attempt ended it");
+    }
+
+    #[test]
+    fn the_words_say_why_and_until_when() {
+        let mut counts = Counts { total: 20, failed: 12, ..Counts::default() };
+        counts.by_category[FailureCategory::Timeout as usize] = 12;
+        let mut held = Blocked { since: at(2), until: None, opened_at: at(1), forced: false, counts };
+        assert_eq!(
+            held.words(),
+            "held back: the circuit is open since 1970-01-01T00:00:01.000Z, 12 of 20 calls had failed, mostly \
+             with timeout"
+        );
+        held.until = Some(at(60));
+        assert!(held.words().starts_with("held back until 1970-01-01T00:01:00.000Z: the circuit was open"));
+        (held.forced, held.until) = (true, None);
+        assert_eq!(held.words(), "held back: the circuit is forced open since 1970-01-01T00:00:01.000Z");
+    }
+}

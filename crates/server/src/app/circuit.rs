@@ -1,0 +1,58 @@
+//! A webhook's circuit: looking at it, and deciding about it by hand.
+
+use std::time::Duration;
+
+use redrive_core::{Invalid, TenantId, Time, WebhookId, breaker::CircuitView};
+use redrive_engine::CircuitAction;
+use redrive_store::Period;
+
+use super::{App, AppError};
+
+/// How far back open periods are shown.
+const PERIODS_OF: Duration = Duration::from_secs(24 * 3600);
+/// How many of them.
+const PERIODS: usize = 20;
+
+/// A circuit with the times it was open.
+#[derive(Clone, Debug)]
+pub struct CircuitSeen {
+    /// The circuit.
+    pub circuit: CircuitView,
+    /// The last times it was open, newest first.
+    pub periods: Vec<Period>,
+}
+
+impl App {
+    /// Resets or forces a webhook's circuit. What is to be done is asked for once the webhook is known, so
+    /// that nobody learns anything about another tenant's.
+    pub async fn act_on_circuit(
+        &self,
+        tenant: TenantId,
+        id: WebhookId,
+        action: impl FnOnce(Time) -> Result<CircuitAction, Invalid>,
+    ) -> Result<CircuitSeen, AppError> {
+        self.webhook(tenant.clone(), id).await?;
+        let action = action(self.engine.clock().now())?;
+        if !self.engine.act_on_circuit(&tenant, id, action).await? {
+            return Err(AppError::NotFound("webhook"));
+        }
+        let gate = self.engine.gate_view(id).await?.ok_or(AppError::NotFound("webhook"))?;
+        self.with_periods(id, gate.circuit).await
+    }
+
+    pub(super) async fn with_periods(
+        &self,
+        id: WebhookId,
+        circuit: CircuitView,
+    ) -> Result<CircuitSeen, AppError> {
+        let from = ago(self.engine.clock().now(), PERIODS_OF);
+        let mut periods = self.store().circuit_periods(id, from, PERIODS).await?;
+        periods.reverse();
+        Ok(CircuitSeen { circuit, periods })
+    }
+}
+
+/// The time so long before another.
+pub(super) fn ago(now: Time, span: Duration) -> Time {
+    Time::from_millis(now.millis().saturating_sub(i64::try_from(span.as_millis()).unwrap_or(i64::MAX)))
+}

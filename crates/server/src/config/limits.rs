@@ -1,0 +1,168 @@
+//! How fast and how much: limits that are off unless somebody sets them.
+
+use redrive_core::limiter::{REQUESTS_PER_MINUTE, RateLimit};
+use serde::{Deserialize, Serialize};
+
+use super::ConfigError;
+
+/// How fast, for whom.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    /// To one webhook that does not say otherwise.
+    pub webhook: PerMinute,
+    /// For one tenant that was given no limits of its own.
+    pub tenant: TenantLimits,
+    /// For all together.
+    pub global: PerSecond,
+    /// Calls of this API by one key.
+    pub api: PerMinute,
+}
+
+/// A rate that people think of by the minute.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PerMinute {
+    /// How many a minute in the long run; none for no limit.
+    pub requests_per_minute: Option<u32>,
+    /// How many at once after a pause; one second's worth if left out.
+    pub burst: Option<u32>,
+}
+
+/// A rate that people think of by the second.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PerSecond {
+    /// How many a second in the long run; none for no limit.
+    pub requests_per_second: Option<u32>,
+    /// How many at once after a pause; one second's worth if left out.
+    pub burst: Option<u32>,
+}
+
+/// What one tenant may have.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TenantLimits {
+    /// How many a minute in the long run; none for no limit.
+    pub requests_per_minute: Option<u32>,
+    /// How many at once after a pause; one second's worth if left out.
+    pub burst: Option<u32>,
+    /// Requests under way at once; none for no limit.
+    pub max_in_flight: Option<usize>,
+}
+
+impl Limits {
+    /// How fast one webhook is sent to.
+    pub fn webhook_rate(&self) -> Result<Option<RateLimit>, ConfigError> {
+        per_minute("limits.webhook", self.webhook)
+    }
+
+    /// How fast is sent for one tenant.
+    pub fn tenant_rate(&self) -> Result<Option<RateLimit>, ConfigError> {
+        let TenantLimits { requests_per_minute, burst, .. } = self.tenant;
+        per_minute("limits.tenant", PerMinute { requests_per_minute, burst })
+    }
+
+    /// How fast is sent for all together.
+    pub fn global_rate(&self) -> Result<Option<RateLimit>, ConfigError> {
+        let PerSecond { requests_per_second, burst } = self.global;
+        let most = REQUESTS_PER_MINUTE.end() / 60;
+        if let Some(rate) = requests_per_second
+            && !(1..=most).contains(&rate)
+        {
+            let reason = format!("is {rate}; it must be from 1 to {most}; leave it out for no limit");
+            return Err(invalid("limits.global.requests_per_second", reason));
+        }
+        let rate = requests_per_second.map(|rate| rate * 60);
+        checked("limits.global", "requests_per_second", rate, burst)
+    }
+
+    /// How fast one key may call this API.
+    pub fn api_rate(&self) -> Result<Option<RateLimit>, ConfigError> {
+        per_minute("limits.api", self.api)
+    }
+
+    /// Checks every limit.
+    pub(super) fn validate(&self) -> Result<(), ConfigError> {
+        self.webhook_rate()?;
+        self.tenant_rate()?;
+        self.global_rate()?;
+        self.api_rate()?;
+        if self.tenant.max_in_flight.is_some_and(|most| !(1..=1_000_000).contains(&most)) {
+            let reason = "must be from 1 to 1000000; leave it out for no limit";
+            return Err(invalid("limits.tenant.max_in_flight", reason));
+        }
+        Ok(())
+    }
+}
+
+fn per_minute(section: &str, limit: PerMinute) -> Result<Option<RateLimit>, ConfigError> {
+    checked(section, "requests_per_minute", limit.requests_per_minute, limit.burst)
+}
+
+fn checked(
+    section: &str,
+    rate_name: &str,
+    requests_per_minute: Option<u32>,
+    burst: Option<u32>,
+) -> Result<Option<RateLimit>, ConfigError> {
+    let Some(requests_per_minute) = requests_per_minute else {
+        return match burst {
+            None => Ok(None),
+            Some(_) => {
+                let reason = format!("limits nothing without {section}.{rate_name}; set that as well");
+                Err(invalid(format!("{section}.burst"), reason))
+            }
+        };
+    };
+    let limit = RateLimit { requests_per_minute, burst };
+    limit.validate(section).map_err(|refused| invalid(refused.field, refused.message))?;
+    Ok(Some(limit))
+}
+
+fn invalid(setting: impl Into<String>, reason: impl Into<String>) -> ConfigError {
+    ConfigError::Invalid { setting: setting.into(), reason: reason.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_limited_unless_set() {
+        let limits = Limits::default();
+        limits.validate().unwrap();
+        for rate in [limits.webhook_rate(), limits.tenant_rate(), limits.global_rate(), limits.api_rate()] {
+            assert_eq!(rate.unwrap(), None);
+        }
+    }
+
+    #[test]
+    fn rates_by_the_second_are_kept_by_the_minute() {
+        let global = PerSecond { requests_per_second: Some(1_000), burst: None };
+        let limit = Limits { global, ..Limits::default() }.global_rate().unwrap().unwrap();
+        assert_eq!((limit.requests_per_minute, limit.burst()), (60_000, 1_000));
+    }
+
+    #[test]
+    fn what_makes_no_sense_names_its_setting() {
+        let said = |limits: Limits| limits.validate().unwrap_err().to_string();
+        let webhook = |requests_per_minute, burst| {
+            said(Limits { webhook: PerMinute { requests_per_minute, burst }, ..Limits::default() })
+        };
+        assert!(webhook(Some(0), None).starts_with("limits.webhook.requests_per_minute: is 0"));
+        assert!(webhook(Some(60), Some(0)).starts_with("limits.webhook.burst: is 0"));
+        assert_eq!(
+            webhook(None, Some(5)),
+            "limits.webhook.burst: limits nothing without limits.webhook.requests_per_minute; set that as well"
+        );
+        let global = |requests_per_second, burst| {
+            said(Limits { global: PerSecond { requests_per_second, burst }, ..Limits::default() })
+        };
+        assert!(global(Some(0), None).starts_with("limits.global.requests_per_second: is 0"));
+        assert!(global(Some(u32::MAX), None).contains("from 1 to 100000"));
+        assert!(global(None, Some(1)).contains("limits.global.requests_per_second"));
+        let tenant = TenantLimits { max_in_flight: Some(0), ..TenantLimits::default() };
+        assert!(said(Limits { tenant, ..Limits::default() }).starts_with("limits.tenant.max_in_flight: "));
+    }
+}

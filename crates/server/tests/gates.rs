@@ -1,0 +1,366 @@
+//! What holds deliveries back, as people see it and change it: pauses, expiry, circuits, limits, pools.
+#![allow(clippy::unwrap_used, reason = "a failed test says where")]
+
+use std::time::Duration;
+
+use redrive_core::Time;
+use redrive_testkit::{Answer, Api, Receiver, Redrive, Reply, Setup};
+use serde_json::{Value, json};
+
+fn id(object: &Value) -> &str {
+    object["id"].as_str().unwrap()
+}
+
+#[track_caller]
+fn refused(answer: &Answer, status: u16, code: &str, mentions: &str) {
+    let text = String::from_utf8_lossy(&answer.body).into_owned();
+    assert_eq!((answer.status, answer.problem().as_str()), (status, code), "{text}");
+    assert!(answer.json()["detail"].as_str().unwrap().contains(mentions), "{text}");
+}
+
+/// The one delivery of an event, once a condition holds for it.
+async fn delivery_when(api: &Api, event: &Value, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
+    let path = format!("/v1/events/{}/deliveries", id(event));
+    let one =
+        |page: &Value| page["data"].as_array().filter(|data| data.len() == 1).map(|data| data[0].clone());
+    let page = api.eventually(what, &path, |page| one(page).is_some_and(|one| condition(&one))).await;
+    one(&page).unwrap()
+}
+
+#[tokio::test]
+async fn a_webhook_shows_what_it_was_given() {
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let given = json!({
+        "circuit_breaker_config": {"minimum_throughput": 3, "error_threshold_percentage": 50.0},
+        "rate_limit": {"requests_per_minute": 600, "burst": 100},
+        "ordering_guarantee": "per_event_type",
+        "expires_at": "2999-01-31T12:00:00.000Z",
+        "state": "paused",
+    });
+    let made = api.create_webhook("http://127.0.0.1:9/", &given).await;
+    let path = format!("/v1/webhooks/{}", id(&made));
+    let read = api.get(&path).await.expect(200);
+    let listed = api.get("/v1/webhooks").await.expect(200)["data"][0].clone();
+    for (name, value) in given.as_object().unwrap() {
+        assert_eq!(made[name], *value, "{name} as created");
+        assert_eq!(read[name], *value, "{name} as read");
+        assert_eq!(listed[name], *value, "{name} as listed");
+    }
+    assert_eq!((&read["active"], &read["last_success_at"]), (&json!(false), &Value::Null));
+    let kept = api.patch(&path, json!({"description": "x"})).await.expect(200);
+    assert_eq!(kept["rate_limit"], given["rate_limit"], "what is left out keeps its value");
+    let cleared = json!({
+        "rate_limit": null, "expires_at": null, "circuit_breaker_config": null, "ordering_guarantee": "none",
+        "active": true,
+    });
+    let cleared = api.patch(&path, cleared).await.expect(200);
+    assert_eq!((&cleared["rate_limit"], &cleared["expires_at"]), (&Value::Null, &Value::Null));
+    assert_eq!(cleared["circuit_breaker_config"], json!({}));
+    assert_eq!((&cleared["ordering_guarantee"], &cleared["state"]), (&json!("none"), &json!("active")));
+}
+
+#[tokio::test]
+async fn a_paused_webhook_parks_its_deliveries() {
+    let receiver = Receiver::start().await;
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let webhook = api.create_webhook(&receiver.url(), Value::Null).await;
+    let at = |verb: &str| format!("/v1/webhooks/{}/{verb}", id(&webhook));
+    for _ in 0..2 {
+        let paused = api.post(&at("pause"), json!({})).await.expect(200);
+        assert_eq!((&paused["state"], &paused["active"]), (&json!("paused"), &json!(false)));
+    }
+    let event = api.publish("a.b", json!(1)).await;
+    let waiting = delivery_when(&api, &event, "a parked delivery", |one| one["waiting_on"] == "paused").await;
+    assert_eq!((&waiting["status"], &waiting["next_attempt_at"]), (&json!("pending"), &Value::Null));
+    assert!(waiting["waiting_explanation"].as_str().unwrap().contains("resumed"), "{waiting}");
+    let health = api.get(&at("health")).await.expect(200);
+    assert_eq!((&health["state"], &health["waiting"]["waiting_on"]), (&json!("paused"), &json!("paused")));
+    assert_eq!(health["backlog"], json!({"total": 1, "by_waiting_on": {"paused": 1}, "counted_up_to": null}));
+    refused(&api.post(&at("test"), json!({})).await, 409, "webhook_not_active", "resume it first");
+    assert_eq!(receiver.count(), 0);
+    for _ in 0..2 {
+        assert_eq!(api.post(&at("resume"), json!({})).await.expect(200)["state"], "active");
+    }
+    receiver.wait_for(1).await;
+    delivery_when(&api, &event, "a delivered one", |one| one["status"] == "delivered").await;
+    api.post(&at("pause"), json!({})).await.expect(200);
+    assert_eq!(api.post(&at("enable"), json!({})).await.expect(200)["state"], "active");
+    api.post(&at("disable"), json!({})).await.expect(200);
+    refused(&api.post(&at("pause"), json!({})).await, 409, "webhook_disabled", "/enable");
+    refused(&api.post(&at("resume"), json!({})).await, 409, "webhook_disabled", "/enable");
+    refused(&api.post(&at("test"), json!({})).await, 409, "webhook_not_active", "enable it first");
+    assert_eq!(api.get(&at("health")).await.expect(200)["waiting"], Value::Null, "it waits for nothing");
+}
+
+#[tokio::test]
+async fn an_expired_webhook_needs_more_time() {
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let made = api.create_webhook("http://127.0.0.1:9/", Value::Null).await;
+    let path = format!("/v1/webhooks/{}", id(&made));
+    let past = made["created_at"].clone();
+    let refusal = api.patch(&path, json!({"expires_at": past})).await;
+    refused(&refusal, 400, "invalid_field", "must lie in the future");
+    let soon = Time::parse(made["created_at"].as_str().unwrap()).unwrap() + Duration::from_secs(2);
+    api.patch(&path, json!({"expires_at": soon})).await.expect(200);
+    api.eventually("an expired webhook", &path, |webhook| webhook["state"] == "disabled").await;
+    assert_eq!(api.get(&path).await.expect(200)["disabled_reason"], "expired");
+    refused(
+        &api.post(&format!("{path}/enable"), json!({})).await,
+        409,
+        "webhook_expired",
+        "later expires_at",
+    );
+    refused(&api.patch(&path, json!({"active": true})).await, 409, "webhook_expired", "later expires_at");
+    refused(&api.patch(&path, json!({"state": "paused"})).await, 409, "webhook_expired", "later expires_at");
+    let longer = json!({"active": true, "expires_at": "2999-01-01T00:00:00Z"});
+    assert_eq!(api.patch(&path, longer).await.expect(200)["state"], "active");
+    api.post(&format!("{path}/disable"), json!({})).await.expect(200);
+    api.patch(&path, json!({"expires_at": null})).await.expect(200);
+    assert_eq!(api.post(&format!("{path}/enable"), json!({})).await.expect(200)["state"], "active");
+}
+
+#[tokio::test]
+async fn a_circuit_is_forced_and_reset_by_hand() {
+    let receiver = Receiver::start().await;
+    let redrive = Redrive::start().await;
+    let admin = redrive.api();
+    let key = admin.post("/v1/tenants/default/api-keys", json!({"name": "ops"})).await.expect(201);
+    let api = admin.with_key(key["key"].as_str().unwrap());
+    let webhook = api.create_webhook(&receiver.url(), Value::Null).await;
+    let circuit = format!("/v1/webhooks/{}/circuit-breaker", id(&webhook));
+    let health = format!("/v1/webhooks/{}/health", id(&webhook));
+    let forced =
+        api.patch(&circuit, json!({"action": "force_open", "duration_seconds": 600})).await.expect(200);
+    assert_eq!((&forced["state"], &forced["fallback"]), (&json!("open"), &json!(false)), "{forced}");
+    assert_eq!((&forced["forced"]["open"], &forced["forced"]["by"]), (&json!(true), &json!("ops")));
+    assert!(forced["forced"]["until"].is_string() && forced["counts"]["by_category"].is_object());
+    assert_eq!(
+        (&forced["periods"][0]["forced"], &forced["periods"][0]["ended_at"]),
+        (&json!(true), &Value::Null)
+    );
+
+    let event = api.publish("a.b", json!(1)).await;
+    let held =
+        delivery_when(&api, &event, "a blocked delivery", |one| one["waiting_on"] == "circuit_open").await;
+    assert_eq!(held["next_attempt_at"], forced["forced"]["until"]);
+    assert!(held["waiting_explanation"].as_str().unwrap().contains("forced open by ops"), "{held}");
+    let attempts = format!("/v1/deliveries/{}/attempts", id(&held));
+    let blocked = api.get(&attempts).await.expect(200)["data"].clone();
+    assert_eq!(blocked.as_array().unwrap().len(), 1, "{blocked}");
+    for (name, value) in [
+        ("status", json!("circuit_blocked")),
+        ("number", Value::Null),
+        ("executed_at", Value::Null),
+        ("blocked_until", Value::Null),
+        ("circuit_state_at_attempt", json!("open")),
+        ("scheduled_at", held["created_at"].clone()),
+    ] {
+        assert_eq!(blocked[0][name], value, "{name}: {blocked}");
+    }
+    assert!(blocked[0]["error_message"].as_str().unwrap().contains("forced open"), "{blocked}");
+    let seen = api.eventually("a backlog", &health, |seen| seen["backlog"]["total"] == 1).await;
+    assert_eq!(seen["backlog"]["by_waiting_on"], json!({"circuit_open": 1}), "{seen}");
+    assert_eq!(seen["circuit"]["state"], "open");
+    assert_eq!(seen["waiting"]["waiting_on"], "circuit_open");
+
+    let reset = api.patch(&circuit, json!({"action": "reset"})).await.expect(200);
+    assert_eq!((&reset["state"], &reset["forced"]), (&json!("closed"), &Value::Null));
+    delivery_when(&api, &event, "a delivered one", |one| one["status"] == "delivered").await;
+    for path in [attempts, format!("/v1/events/{}/attempts", id(&event))] {
+        let history = api.get(&path).await.expect(200)["data"].clone();
+        let told: Vec<_> =
+            history.as_array().unwrap().iter().map(|one| (&one["status"], &one["number"])).collect();
+        let expected = [(&json!("circuit_blocked"), &Value::Null), (&json!("success"), &json!(1))];
+        assert_eq!(told, expected, "{path}");
+        assert!(history[0]["blocked_until"].is_string(), "{history}");
+        assert_eq!(history[1]["circuit_state_at_attempt"], "closed");
+    }
+    let closed = admin.patch(&circuit, json!({"action": "force_close"})).await.expect(200);
+    assert_eq!((&closed["state"], &closed["forced"]["by"]), (&json!("closed"), &json!("admin")));
+    assert_eq!((&closed["forced"]["open"], &closed["forced"]["until"]), (&json!(false), &Value::Null));
+}
+
+#[tokio::test]
+async fn health_tells_what_came_back() {
+    let receiver = Receiver::start().await;
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let webhook = api.create_webhook(&receiver.url(), Value::Null).await;
+    let path = format!("/v1/webhooks/{}/health", id(&webhook));
+    let fresh = api.get(&path).await.expect(200);
+    let nothing = json!({
+        "attempts": 0, "successes": 0, "success_rate": null,
+        "latency_ms": {"p50": null, "p95": null, "p99": null}, "errors": {},
+    });
+    for window in ["last_5_minutes", "last_hour", "last_24_hours"] {
+        assert_eq!(fresh[window], nothing, "{window}");
+    }
+    assert_eq!((&fresh["circuit"]["state"], &fresh["waiting"]), (&json!("closed"), &Value::Null));
+    assert_eq!(fresh["circuit"]["periods"], json!([]));
+    assert_eq!((&fresh["last_success_at"], &fresh["failing_since"]), (&Value::Null, &Value::Null));
+    assert_eq!((&fresh["in_flight"], &fresh["backlog"]["total"]), (&json!(0), &json!(0)));
+    api.publish("a.b", json!(1)).await;
+    api.eventually("a success", &path, |health| health["last_hour"]["successes"] == 1).await;
+    receiver.answer_with(|_| Reply::status(500));
+    api.publish("a.b", json!(2)).await;
+    let seen = api.eventually("a failure", &path, |health| health["last_hour"]["attempts"] == 2).await;
+    assert_eq!(seen["last_5_minutes"]["errors"], json!({"server_error": 1}));
+    assert_eq!(seen["last_24_hours"]["success_rate"], json!(0.5));
+    assert!(seen["last_5_minutes"]["latency_ms"]["p99"].as_f64().unwrap() > 0.0);
+    assert_eq!(
+        seen["circuit"]["counts"],
+        json!({"total": 2, "failed": 1, "by_category": {"server_error": 1}})
+    );
+    assert!(seen["last_success_at"].is_string() && seen["failing_since"].is_string(), "{seen}");
+    let webhook = api.get(&format!("/v1/webhooks/{}", id(&webhook))).await.expect(200);
+    assert_eq!(webhook["last_success_at"], seen["last_success_at"]);
+}
+
+#[tokio::test]
+async fn tenants_have_rules_of_their_own() {
+    let receiver = Receiver::start().await;
+    let redrive =
+        Redrive::start_with(Setup::new().arg("--pool").arg("default").arg("--pool").arg("gold")).await;
+    let admin = redrive.api();
+    let plain = admin.post("/v1/tenants", json!({"id": "plain"})).await.expect(201);
+    assert_eq!(
+        (&plain["pool"], &plain["rate_limit"], &plain["max_in_flight"]),
+        (&json!("default"), &Value::Null, &Value::Null)
+    );
+    let rules = json!({"pool": "silver", "rate_limit": {"requests_per_minute": 60}, "max_in_flight": 7});
+    let mut new = rules.clone();
+    new["id"] = json!("acme");
+    admin.post("/v1/tenants", new).await.expect(201);
+    let read = admin.get("/v1/tenants/acme").await.expect(200);
+    for (name, value) in rules.as_object().unwrap() {
+        assert_eq!(read[name], *value, "{name}");
+    }
+    let webhook = json!({"tenant_id": "acme", "url": receiver.url(), "events": ["*"]});
+    admin.post("/v1/webhooks", webhook).await.expect(201);
+    let event = json!({"tenant_id": "acme", "event_type": "a.b", "data": 1});
+    let event = admin.post("/v1/events", event).await.expect(202);
+    let path = format!("/v1/events/{}/deliveries?tenant_id=acme", id(&event));
+    let waiting = |page: &Value| page["data"][0]["waiting_on"] == "pool";
+    admin.eventually("a delivery without a pool", &path, waiting).await;
+    assert_eq!(receiver.count(), 0);
+    let moved = json!({"pool": "gold", "name": "Acme", "rate_limit": null});
+    let moved = admin.patch("/v1/tenants/acme", moved).await.expect(200);
+    assert_eq!(
+        (&moved["pool"], &moved["name"], &moved["max_in_flight"]),
+        (&json!("gold"), &json!("Acme"), &json!(7))
+    );
+    assert_eq!(moved["rate_limit"], Value::Null);
+    receiver.wait_for(1).await;
+    let cleared =
+        admin.patch("/v1/tenants/acme", json!({"pool": null, "max_in_flight": null})).await.expect(200);
+    assert_eq!((&cleared["pool"], &cleared["max_in_flight"]), (&json!("default"), &Value::Null));
+}
+
+#[tokio::test]
+async fn priorities_are_taken_and_shown() {
+    let receiver = Receiver::start().await;
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    api.create_webhook(&receiver.url(), Value::Null).await;
+    let event = json!({"event_type": "a.b", "data": 1, "priority": "high"});
+    let event = api.post("/v1/events", event).await.expect(202);
+    assert_eq!(api.get(&format!("/v1/events/{}", id(&event))).await.expect(200)["priority"], "high");
+    let delivered = delivery_when(&api, &event, "a delivered one", |one| one["status"] == "delivered").await;
+    assert_eq!(delivered["priority"], "high");
+    let batch = json!({"events": [{"event_type": "a.b", "data": 1, "priority": "low"}, {"event_type": "a.b", "data": 2}]});
+    let batch = api.post("/v1/events/batch", batch).await.expect(202);
+    for (index, priority) in ["low", "normal"].into_iter().enumerate() {
+        let event = &batch["data"][index];
+        assert_eq!(api.get(&format!("/v1/events/{}", id(event))).await.expect(200)["priority"], priority);
+    }
+    let retry = format!("/v1/deliveries/{}/retry", id(&delivered));
+    let again = api.post(&retry, json!({"priority": "low"})).await.expect(202);
+    assert_eq!(again["priority"], "low");
+    let again = format!("/v1/deliveries/{}", again["delivery_id"].as_str().unwrap());
+    api.eventually("the new round", &again, |one| one["status"] == "delivered").await;
+    assert_eq!(api.get(&again).await.expect(200)["priority"], "low");
+    let replay = format!("/v1/events/{}/replay", id(&event));
+    let replayed = api.post(&replay, json!({"priority": "normal"})).await.expect(202);
+    let replayed = format!("/v1/deliveries/{}", replayed["delivery_ids"][0].as_str().unwrap());
+    assert_eq!(api.get(&replayed).await.expect(200)["priority"], "normal");
+}
+
+#[tokio::test]
+async fn calls_are_limited_per_key() {
+    let setup =
+        Setup::new().env("REDRIVE_LIMITS_API_REQUESTS_PER_MINUTE", "6").env("REDRIVE_LIMITS_API_BURST", "3");
+    let redrive = Redrive::start_with(setup).await;
+    let admin = redrive.api();
+    let key = admin.post("/v1/tenants/default/api-keys", json!({})).await;
+    let told = |answer: &Answer| {
+        ["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"]
+            .map(|name| answer.header(name).map(|value| value.parse::<u64>().unwrap()))
+    };
+    assert_eq!(told(&key), [Some(6), Some(2), Some(10)]);
+    let api = admin.with_key(key.expect(201)["key"].as_str().unwrap());
+    assert_eq!(told(&api.get("/v1/events").await), [Some(6), Some(2), Some(10)]);
+    let missing = api.get("/v1/nothing").await;
+    assert_eq!((missing.status, told(&missing)[1]), (404, Some(1)), "errors tell it too");
+    assert_eq!(api.get("/v1/events").await.status, 200);
+    let over = api.post("/v1/events", json!({"event_type": "a.b", "data": 1})).await;
+    refused(&over, 429, "rate_limited", "6 calls a minute");
+    assert_eq!(told(&over)[1], Some(0));
+    let wait: u64 = over.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=10).contains(&wait), "{wait}");
+    assert_eq!(over.header("content-type"), Some("application/problem+json"));
+    let stranger = admin.with_key("rdk_x").get("/v1/events").await;
+    assert_eq!((stranger.status, told(&stranger)), (401, [None; 3]));
+    assert_eq!(admin.without_key().get("/healthz").await.status, 200);
+    assert_eq!(
+        admin.get("/v1/events").await.expect(200)["data"],
+        json!([]),
+        "another key; nothing was stored"
+    );
+}
+
+#[tokio::test]
+async fn nothing_is_told_of_limits_that_there_are_not() {
+    let redrive = Redrive::start().await;
+    let answer = redrive.api().get("/v1/events").await;
+    assert_eq!((answer.status, answer.header("ratelimit-limit")), (200, None));
+}
+
+#[tokio::test]
+async fn the_figures_have_their_names() {
+    let redrive =
+        Redrive::start_with(Setup::new().arg("--pool").arg("default").arg("--pool").arg("gold")).await;
+    let api = redrive.api();
+    let webhook = api.create_webhook("http://127.0.0.1:9/", Value::Null).await;
+    let circuit = format!("/v1/webhooks/{}/circuit-breaker", id(&webhook));
+    api.patch(&circuit, json!({"action": "force_open"})).await.expect(200);
+    let event =
+        api.post("/v1/events", json!({"event_type": "a.b", "data": 1, "priority": "low"})).await.expect(202);
+    delivery_when(&api, &event, "a blocked delivery", |one| one["waiting_on"] == "circuit_open").await;
+    let mut text = String::new();
+    for _ in 0..200 {
+        text = String::from_utf8_lossy(&api.get("/metrics").await.body).into_owned();
+        if text.contains("webhook_circuit_blocked_deliveries 1\n") {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    for line in [
+        "webhook_queue_depth{priority=\"high\"} 0",
+        "webhook_queue_depth{priority=\"normal\"} 0",
+        "webhook_queue_depth{priority=\"low\"} 1",
+        "webhook_circuit_breaker_state{state=\"closed\"} 0",
+        "webhook_circuit_breaker_state{state=\"open\"} 1",
+        "webhook_circuit_breaker_state{state=\"half_open\"} 0",
+        "webhook_circuits_open_over_1h 0",
+        "webhook_circuit_blocked_deliveries 1",
+        "webhook_worker_pool_utilization{pool=\"default\"} 0",
+        "webhook_worker_pool_utilization{pool=\"gold\"} 0",
+        "webhook_circuit_breaker_transitions_total{from_state=\"closed\",to_state=\"open\"} 1",
+    ] {
+        assert!(text.lines().any(|had| had == line), "no line {line} in:\n{text}");
+    }
+    assert!(text.contains("webhook_rate_limit_hits_total") && text.ends_with("# EOF\n"), "{text}");
+}

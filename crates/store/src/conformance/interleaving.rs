@@ -1,0 +1,295 @@
+//! Orders under whatever happens in whatever order: by chance, but by the same chance every time.
+
+use std::sync::Arc;
+
+use redrive_core::{DeadReason, DeliveryId, lane::Lane};
+
+use super::{Bench, END, at, order};
+use crate::{Again, Cancelled, Epoch, Next, Outcome, Recorded, Redriven};
+
+const KEYS: [&str; 3] = ["", "a", "b"];
+const STEPS: usize = 350;
+const DONE: Recorded = Recorded::Done { config_version: None };
+
+/// Chance, from a seed.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % bound
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum At {
+    Waiting { due: i64 },
+    Leased { node: Epoch, cancel: bool },
+    Over,
+}
+
+#[derive(Debug)]
+struct Entry {
+    id: DeliveryId,
+    at: At,
+    attempts: u32,
+    redriven: bool,
+}
+
+/// What an order should be like: its deliveries in the order in which they were made.
+#[derive(Default)]
+struct Line {
+    entries: Vec<Entry>,
+    /// Who was told that there is more, and has not been relieved since.
+    holder: Option<Epoch>,
+}
+
+impl Line {
+    /// Those that are not over, the first one first.
+    fn rest(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().filter(|entry| entry.at != At::Over)
+    }
+
+    fn leases(&self) -> impl Iterator<Item = (DeliveryId, Epoch)> {
+        self.entries.iter().filter_map(|entry| match entry.at {
+            At::Leased { node, .. } => Some((entry.id, node)),
+            _ => None,
+        })
+    }
+
+    fn get(&mut self, id: DeliveryId) -> &mut Entry {
+        self.entries.iter_mut().find(|entry| entry.id == id).unwrap()
+    }
+}
+
+struct World<'a> {
+    bench: &'a Bench,
+    chance: Chance,
+    now: i64,
+    lines: [Line; 3],
+    nodes: Vec<Epoch>,
+    /// A node that died and is being rescued.
+    dying: Option<Epoch>,
+}
+
+impl World<'_> {
+    fn lane(key: usize) -> Lane {
+        order(KEYS[key])
+    }
+
+    async fn publish(&mut self, key: usize) {
+        let due = self.now + [0, 0, 0, 40, 200][self.chance.below(5)];
+        let id = self.bench.waiting_in(&Self::lane(key), at(self.now), at(due)).await;
+        self.lines[key].entries.push(Entry { id, at: At::Waiting { due }, attempts: 0, redriven: false });
+    }
+
+    /// A node asks for some of an order: what it gets, and what it may not get.
+    async fn claim(&mut self, key: usize) {
+        let node = self.nodes[self.chance.below(self.nodes.len())];
+        let room = self.chance.below(4);
+        let lane = self.bench.own(Self::lane(key));
+        let claim = self.bench.claim_lane_as(node, lane, at(self.now), room).await;
+        let line = &mut self.lines[key];
+        let now = self.now;
+        let is_due = |entry: &&Entry| matches!(entry.at, At::Waiting { due } if due <= now);
+        let due: Vec<_> = line.rest().take_while(is_due).map(|entry| entry.id).collect();
+        let (expected, more) = match line.leases().next() {
+            None => (&due[..room.min(due.len())], due.len() > room),
+            Some((_, other)) if other != node => (&[][..], false),
+            Some(_) => {
+                // The first that waits, wherever it stands, tells whether it is worth coming back.
+                let waits = line.rest().find(|entry| matches!(entry.at, At::Waiting { .. }));
+                (&[][..], waits.as_ref().is_some_and(is_due))
+            }
+        };
+        let given: Vec<_> = claim.deliveries.iter().map(|one| one.id).collect();
+        assert_eq!((&given[..], claim.more), (expected, more), "at {now}, of {KEYS:?}[{key}]");
+        for id in given {
+            line.get(id).at = At::Leased { node, cancel: false };
+        }
+        line.holder = claim.more.then_some(node);
+    }
+
+    /// A node sends the first that it has of an order; if that is not its turn, it gives all of them back.
+    async fn send(&mut self, key: usize) {
+        let line = &self.lines[key];
+        let Some((id, node)) = line.leases().next() else { return };
+        let is_first = line.rest().next().is_some_and(|first| first.id == id);
+        match Some(node) == self.dying {
+            true if is_first => self.record_late(key, id, node).await,
+            true => {}
+            false if is_first => self.record(key, id, node).await,
+            false => self.give_back(key, node).await,
+        }
+    }
+
+    /// A dying node still says something: its leases are its own until they are taken away one by one.
+    async fn record_late(&mut self, key: usize, id: DeliveryId, node: Epoch) {
+        let entry = self.lines[key].get(id);
+        let late = self.bench.outcome(id, entry.attempts + 1, Next::Delivered, at(self.now));
+        let answer = self.bench.record(Outcome { epoch: node, knows_cancel: true, ..late }).await;
+        assert_eq!(answer, DONE);
+        entry.at = At::Over;
+    }
+
+    async fn record(&mut self, key: usize, id: DeliveryId, node: Epoch) {
+        let due = self.now + [0, 30, 300][self.chance.below(3)];
+        let next = match self.chance.below(4) {
+            0 => Next::Dead { reason: DeadReason::Exhausted },
+            1 => Next::Retry { due: at(due) },
+            _ => Next::Delivered,
+        };
+        let line = &mut self.lines[key];
+        assert_eq!(line.rest().next().map(|first| first.id), Some(id), "a later one was started");
+        let entry = line.get(id);
+        entry.attempts += 1;
+        let mut outcome = self.bench.outcome(id, entry.attempts, next.clone(), at(self.now));
+        outcome.epoch = node;
+        entry.at = match next {
+            Next::Retry { .. } => At::Waiting { due },
+            _ => At::Over,
+        };
+        let mut answer = self.bench.record(outcome.clone()).await;
+        if let Recorded::CancelRequested(reason) = answer {
+            let decided = if next == Next::Delivered { next } else { Next::Cancelled { reason } };
+            self.lines[key].get(id).at = At::Over;
+            answer = self.bench.record(Outcome { next: decided, knows_cancel: true, ..outcome }).await;
+        }
+        assert_eq!(answer, DONE);
+    }
+
+    async fn give_back(&mut self, key: usize, node: Epoch) {
+        let line = &mut self.lines[key];
+        let back: Vec<_> = line.leases().map(|(id, _)| (id, at(self.now))).collect();
+        for (id, _) in &back {
+            let entry = line.get(*id);
+            let called_off = matches!(entry.at, At::Leased { cancel: true, .. });
+            entry.at = if called_off { At::Over } else { At::Waiting { due: self.now } };
+        }
+        line.holder = line.holder.filter(|holder| *holder != node);
+        let count = back.len();
+        assert_eq!(self.bench.store().release(node, at(self.now), back).await.unwrap(), count);
+    }
+
+    async fn cancel(&mut self, key: usize) {
+        let rest: Vec<_> = self.lines[key].rest().map(|entry| entry.id).collect();
+        if rest.is_empty() {
+            return;
+        }
+        let id = rest[self.chance.below(rest.len())];
+        let answer = self.bench.cancel(id, at(self.now)).await;
+        let entry = self.lines[key].get(id);
+        match &mut entry.at {
+            At::Waiting { .. } => {
+                assert_eq!(answer, Cancelled::Done);
+                entry.at = At::Over;
+            }
+            At::Leased { cancel, .. } => {
+                assert_eq!(answer, Cancelled::Requested);
+                *cancel = true;
+            }
+            At::Over => unreachable!("it was not over"),
+        }
+    }
+
+    /// Sends one again that is over: it goes to the back.
+    async fn redrive(&mut self, key: usize) {
+        let line = &mut self.lines[key];
+        let mut over = line.entries.iter_mut().filter(|entry| entry.at == At::Over && !entry.redriven);
+        let Some(old) = over.next() else { return };
+        old.redriven = true;
+        let id = self.bench.delivery_id(at(self.now));
+        let again = Again { id, lane: Self::lane(key), priority: None };
+        assert_eq!(self.bench.retry(old.id, again, at(self.now)).await, Redriven::NewRound(id));
+        let at = At::Waiting { due: self.now };
+        line.entries.push(Entry { id, at, attempts: 0, redriven: false });
+    }
+
+    /// A node dies, and is rescued step by step; another one starts in its stead.
+    async fn crash(&mut self) {
+        let dead = match self.dying {
+            Some(dead) => dead,
+            None => {
+                let victim = self.chance.below(self.nodes.len());
+                std::mem::replace(&mut self.nodes[victim], self.bench.new_epoch().await)
+            }
+        };
+        let step = self.bench.store().rescue(dead, at(self.now), 2).await.unwrap();
+        self.dying = (!step.finished).then_some(dead);
+        for line in &mut self.lines {
+            line.holder = line.holder.filter(|holder| *holder != dead);
+            for entry in &mut line.entries {
+                let At::Leased { node, cancel } = entry.at else { continue };
+                if node == dead && !self.bench.store().mark_sending(dead, entry.id).await.unwrap() {
+                    entry.at = if cancel { At::Over } else { At::Waiting { due: self.now } };
+                }
+            }
+        }
+    }
+
+    /// Whatever could go now is looked at soon, unless somebody said to come back for it.
+    async fn nothing_is_forgotten(&self) {
+        let due = self.bench.due_lanes(at(self.now + 50)).await;
+        for (key, line) in self.lines.iter().enumerate() {
+            let first = line.rest().next().map(|entry| entry.at);
+            let could_go = matches!(first, Some(At::Waiting { due }) if due <= self.now);
+            let is_listed = due.contains(&self.bench.own(Self::lane(key)));
+            if could_go && line.holder.is_none() && line.leases().next().is_none() {
+                assert!(is_listed, "{:?} is forgotten at {}", KEYS[key], self.now);
+            }
+            if line.rest().all(|entry| !matches!(entry.at, At::Waiting { .. })) {
+                assert!(!is_listed, "{:?} has nothing that waits", KEYS[key]);
+            }
+        }
+    }
+
+    async fn step(&mut self) {
+        let key = self.chance.below(KEYS.len());
+        match self.chance.below(20) {
+            0..5 => self.publish(key).await,
+            5..10 => self.claim(key).await,
+            10..16 => self.send(key).await,
+            16 => self.cancel(key).await,
+            17 => self.redrive(key).await,
+            18 => self.crash().await,
+            _ => self.now += self.chance.below(100) as i64,
+        }
+        self.nothing_is_forgotten().await;
+    }
+}
+
+async fn run(bench: &Bench, seed: u64) {
+    let mut nodes = Vec::new();
+    for _ in 0..3 {
+        nodes.push(bench.new_epoch().await);
+    }
+    let (chance, lines) = (Chance(seed), Default::default());
+    let mut world = World { bench, chance, now: 0, lines, nodes, dying: None };
+    for _ in 0..STEPS {
+        world.step().await;
+    }
+    // Everything ends once somebody keeps at it.
+    world.now = END / 2;
+    while world.dying.is_some() {
+        world.crash().await;
+    }
+    world.nodes.truncate(1);
+    for key in 0..KEYS.len() {
+        while world.lines[key].rest().next().is_some() {
+            let has_lease = world.lines[key].leases().next().is_some();
+            if has_lease {
+                world.send(key).await
+            } else {
+                world.claim(key).await
+            }
+            world.nothing_is_forgotten().await;
+            world.now += 1000;
+        }
+    }
+}
+
+pub async fn no_order_is_broken_whatever_happens(bench: &Arc<Bench>) {
+    for seed in [1, 2, 3, 5, 8] {
+        run(bench, seed).await;
+    }
+}

@@ -1,0 +1,393 @@
+//! What holds webhooks back, what their circuits have been through, and how they did, minute by minute.
+
+use redrive_core::{
+    DeadReason, DeliveryId, DeliveryStatus, TenantId, Time, WebhookId,
+    breaker::{CircuitState, SavedCircuit},
+    health::{self, Latencies, Rollup},
+    webhook::{Webhook, WebhookState},
+};
+use rusqlite::{OptionalExtension, Row, ToSql, Transaction};
+
+use super::{
+    Sqlite,
+    convert::{Col, get, get_opt},
+    lanes,
+    webhooks::{from_json, to_json},
+};
+use crate::{Answer, Backlog, Expiring, Failing, Gates, MinuteRollup, Outcome, Period, Runtime, Step};
+
+/// The newest first, so that a page costs what it shows.
+const PERIODS: &str = "SELECT opened_at, ended_at, forced, counts FROM circuit_periods
+     WHERE webhook = ?1 ORDER BY opened_at DESC LIMIT ?2";
+/// Outside of orders the place in a lane is the due time, which the index knows.
+const FREE_DUE: &str = "SELECT count(*) FROM (SELECT 1 FROM waiting
+     WHERE webhook = ?1 AND lane IN ('hf', 'nf', 'lf', 'hr', 'nr', 'lr') AND place <= ?2 LIMIT ?3)";
+const FREE_LATER: &str = "SELECT count(*) FROM (SELECT 1 FROM waiting
+     WHERE webhook = ?1 AND lane IN ('hf', 'nf', 'lf', 'hr', 'nr', 'lr') AND place > ?2 LIMIT ?3)";
+const IN_ORDER: &str = "SELECT count(*) FROM (SELECT 1 FROM waiting
+     WHERE webhook = ?1 AND lane < 'A' LIMIT ?2)";
+/// The first of each order that nobody has one of.
+const FIRSTS: &str = "SELECT (SELECT w.due FROM waiting w WHERE w.webhook = l.webhook AND w.lane = l.lane
+             ORDER BY w.place, w.seq LIMIT 1)
+     FROM lanes l WHERE l.webhook = ?1 AND l.lane < 'A' AND NOT EXISTS
+         (SELECT 1 FROM leased s WHERE s.webhook = l.webhook AND s.lane = l.lane AND s.lane < 'A') LIMIT ?2";
+const OLDEST: &str = "SELECT l.webhook, (SELECT min(w.created_at) FROM waiting w WHERE w.webhook = l.webhook)
+     FROM lanes l WHERE l.webhook > ?1 GROUP BY l.webhook ORDER BY l.webhook LIMIT ?2";
+const EXPIRE: &str = "DELETE FROM waiting WHERE delivery IN
+         (SELECT delivery FROM waiting WHERE webhook = ? AND created_at < ? ORDER BY created_at LIMIT ?)
+     RETURNING delivery, lane";
+/// A minute's last success is later than those of the minutes before it.
+const LAST_SUCCESS: &str = "SELECT last_success_at FROM rollups
+     WHERE webhook = ? AND last_success_at IS NOT NULL ORDER BY minute DESC LIMIT 1";
+const FORGET_ROLLUPS: &str = "DELETE FROM rollups WHERE (webhook, minute) IN
+         (SELECT webhook, minute FROM rollups WHERE minute < ? LIMIT ?)";
+const EXPIRED: &str = "SELECT tenant, id FROM webhooks WHERE expires_at IS NOT NULL AND expires_at <= ?
+     ORDER BY expires_at LIMIT ?";
+const NEXT_TO_EXPIRE: &str =
+    "SELECT min(expires_at) FROM webhooks WHERE expires_at IS NOT NULL AND expires_at > ?";
+const BEGIN_PERIOD: &str = "INSERT INTO circuit_periods (webhook, opened_at, forced, counts)
+     SELECT ?1, ?2, ?3, ?4
+     WHERE NOT EXISTS (SELECT 1 FROM circuit_periods INDEXED BY circuit_periods_open
+                       WHERE webhook = ?1 AND ended_at IS NULL)
+     ON CONFLICT DO NOTHING";
+const END_PERIOD: &str = "UPDATE circuit_periods INDEXED BY circuit_periods_open SET ended_at = ?2
+     WHERE webhook = ?1 AND ended_at IS NULL";
+
+/// The statements whose cost must follow what they answer or change: a test explains their plans.
+#[cfg(feature = "conformance")]
+pub(super) const BOUNDED: [&str; 14] = [
+    PERIODS,
+    FREE_DUE,
+    FREE_LATER,
+    IN_ORDER,
+    FIRSTS,
+    OLDEST,
+    EXPIRE,
+    LAST_SUCCESS,
+    FORGET_ROLLUPS,
+    EXPIRED,
+    NEXT_TO_EXPIRE,
+    BEGIN_PERIOD,
+    END_PERIOD,
+    ROLLUPS,
+];
+
+impl Gates for Sqlite {
+    fn troubled(&self) -> Answer<'_, Vec<Runtime>> {
+        self.read(|connection| {
+            connection
+                .prepare_cached(
+                    "SELECT webhook, tenant, hold_until, circuit, failing_since FROM runtime
+                     WHERE hold_until > 0 OR circuit IS NOT NULL OR failing_since IS NOT NULL",
+                )?
+                .query_map((), |row| {
+                    Ok(Runtime {
+                        webhook: get(row, 0)?,
+                        tenant: get(row, 1)?,
+                        hold_until: Some(get(row, 2)?).filter(|until| *until > Time::default()),
+                        circuit: row.get::<_, Option<String>>(3)?.map(|_| from_json(row, 3)).transpose()?,
+                        failing_since: get_opt(row, 4)?,
+                    })
+                })?
+                .collect()
+        })
+    }
+
+    fn set_circuit(&self, tenant: TenantId, webhook: WebhookId, circuit: SavedCircuit) -> Answer<'_, ()> {
+        self.write(move |transaction| {
+            if set_circuit(transaction, &tenant, webhook, &circuit)? {
+                lanes::settle_all(transaction, webhook)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn circuit_periods(&self, webhook: WebhookId, from: Time, limit: usize) -> Answer<'_, Vec<Period>> {
+        self.read(move |connection| {
+            let mut newest_first = connection.prepare_cached(PERIODS)?;
+            let mut rows = newest_first.query((Col(webhook), limit as i64))?;
+            let mut periods = Vec::new();
+            while let Some(row) = rows.next()? {
+                let period = read_period(row)?;
+                if period.ended_at.is_some_and(|ended_at| ended_at <= from) {
+                    // They follow one another: all that came before were over as well.
+                    break;
+                }
+                periods.push(period);
+            }
+            periods.reverse();
+            Ok(periods)
+        })
+    }
+
+    fn backlog(&self, webhook: WebhookId, now: Time, most: usize) -> Answer<'_, Backlog> {
+        self.read(move |connection| {
+            let limit = i64::try_from(most).unwrap_or(i64::MAX).saturating_add(1);
+            let count = |statement: &str, params: &[&dyn ToSql]| -> rusqlite::Result<u64> {
+                let mut counted = connection.prepare_cached(statement)?;
+                counted.query_row(params, |row| row.get::<_, i64>(0)).map(i64::unsigned_abs)
+            };
+            let due = count(FREE_DUE, &[&Col(webhook), &Col(now), &limit])?;
+            let scheduled = count(FREE_LATER, &[&Col(webhook), &Col(now), &limit])?;
+            let ordered = count(IN_ORDER, &[&Col(webhook), &limit])?;
+            let (mut firsts, mut firsts_due) = (0, 0);
+            let mut orders = connection.prepare_cached(FIRSTS)?;
+            let mut rows = orders.query((Col(webhook), limit))?;
+            while let Some(row) = rows.next()? {
+                firsts += 1;
+                firsts_due += u64::from(get::<Time>(row, 0)? <= now);
+            }
+            let (due, scheduled) = (due + firsts_due, scheduled + firsts - firsts_due);
+            let in_order = ordered.saturating_sub(firsts);
+            let most = most as u64;
+            Ok(Backlog {
+                due: due.min(most),
+                scheduled: scheduled.min(most),
+                in_order: in_order.min(most),
+                more: due.max(scheduled).max(ordered) > most,
+            })
+        })
+    }
+
+    fn oldest(&self, after: Option<WebhookId>, limit: usize) -> Answer<'_, Vec<(WebhookId, Time)>> {
+        self.read(move |connection| {
+            // Nothing comes before an id of no bytes.
+            let after: Vec<u8> = after.map_or_else(Vec::new, |webhook| webhook.as_bytes().to_vec());
+            connection
+                .prepare_cached(OLDEST)?
+                .query_map((after, limit as i64), |row| {
+                    Ok((get(row, 0)?, get_opt(row, 1)?.unwrap_or(Time::FOREVER)))
+                })?
+                .collect()
+        })
+    }
+
+    fn expire(&self, webhook: WebhookId, made_before: Time, now: Time, limit: usize) -> Answer<'_, Step> {
+        self.write(move |transaction| expire(transaction, webhook, made_before, now, limit))
+    }
+
+    fn add_rollups(&self, rollups: Vec<MinuteRollup>) -> Answer<'_, ()> {
+        self.write(move |transaction| {
+            for rollup in &rollups {
+                add_rollup(transaction, rollup)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn rollups(&self, webhook: WebhookId, from: Time) -> Answer<'_, Vec<MinuteRollup>> {
+        self.read(move |connection| {
+            connection.prepare_cached(ROLLUPS)?.query_map((Col(webhook), Col(from)), read_rollup)?.collect()
+        })
+    }
+
+    fn last_success(&self, webhook: WebhookId) -> Answer<'_, Option<Time>> {
+        self.read(move |connection| {
+            connection.prepare_cached(LAST_SUCCESS)?.query_row([Col(webhook)], |row| get(row, 0)).optional()
+        })
+    }
+
+    fn forget_rollups(&self, before: Time, limit: usize) -> Answer<'_, usize> {
+        self.write(move |transaction| transaction.execute(FORGET_ROLLUPS, (Col(before), limit as i64)))
+    }
+
+    fn expiring(&self, now: Time, limit: usize) -> Answer<'_, Expiring> {
+        self.read(move |connection| {
+            let expired = connection
+                .prepare_cached(EXPIRED)?
+                .query_map((Col(now), limit as i64), |row| Ok((get(row, 0)?, get(row, 1)?)))?
+                .collect::<rusqlite::Result<_>>()?;
+            let next =
+                connection.prepare_cached(NEXT_TO_EXPIRE)?.query_row([Col(now)], |row| get_opt(row, 0))?;
+            Ok(Expiring { expired, next })
+        })
+    }
+}
+
+/// Notes whether a webhook is paused; its lanes stand still from then on, or move again.
+pub(super) fn pause(transaction: &Transaction<'_>, webhook: &Webhook) -> rusqlite::Result<()> {
+    let paused = webhook.state == WebhookState::Paused;
+    let was: Option<bool> = transaction
+        .prepare_cached("SELECT paused FROM runtime WHERE webhook = ?")?
+        .query_row([Col(webhook.id)], |row| row.get(0))
+        .optional()?;
+    if was.unwrap_or(false) == paused {
+        return Ok(());
+    }
+    has_row(transaction, &webhook.tenant, webhook.id)?;
+    transaction
+        .prepare_cached("UPDATE runtime SET paused = ?2 WHERE webhook = ?1")?
+        .execute((Col(webhook.id), paused))?;
+    lanes::settle_all(transaction, webhook.id)
+}
+
+/// What an outcome means for its webhook.
+pub(super) fn take_effect(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite::Result<()> {
+    let (tenant, webhook, effects) = (&outcome.tenant, outcome.webhook, &outcome.effects);
+    match effects.failing {
+        None => {}
+        Some(Failing::Since(since)) => {
+            has_row(transaction, tenant, webhook)?;
+            // The first failure counts, not the last one to be written down.
+            transaction
+                .prepare_cached(
+                    "UPDATE runtime SET failing_since = coalesce(failing_since, ?2) WHERE webhook = ?1",
+                )?
+                .execute((Col(webhook), Col(since)))?;
+        }
+        Some(Failing::Over) => {
+            transaction
+                .prepare_cached("UPDATE runtime SET failing_since = NULL WHERE webhook = ?1")?
+                .execute([Col(webhook)])?;
+        }
+    }
+    let mut moved = false;
+    if let Some(until) = effects.hold_until {
+        has_row(transaction, tenant, webhook)?;
+        let held = transaction
+            .prepare_cached("UPDATE runtime SET hold_until = ?2 WHERE webhook = ?1 AND hold_until < ?2")?
+            .execute((Col(webhook), Col(until)))?;
+        moved |= held == 1;
+    }
+    if let Some(circuit) = &effects.circuit {
+        moved |= set_circuit(transaction, tenant, webhook, circuit)?;
+    }
+    if moved {
+        lanes::settle_all(transaction, webhook)?;
+    }
+    Ok(())
+}
+
+fn has_row(transaction: &Transaction<'_>, tenant: &TenantId, webhook: WebhookId) -> rusqlite::Result<()> {
+    transaction
+        .prepare_cached("INSERT INTO runtime (webhook, tenant) VALUES (?, ?) ON CONFLICT DO NOTHING")?
+        .execute((Col(webhook), tenant.as_str()))?;
+    Ok(())
+}
+
+/// Forgets what held a webhook back that is deleted and has nothing left.
+pub(super) fn forget(transaction: &Transaction<'_>, webhook: WebhookId) -> rusqlite::Result<()> {
+    transaction
+        .prepare_cached(
+            "DELETE FROM runtime WHERE webhook = ?1 AND (SELECT deleted FROM webhooks WHERE id = ?1)",
+        )?
+        .execute([Col(webhook)])?;
+    Ok(())
+}
+
+/// Stores a circuit unless a newer one is there, and with it the time for which it is open.
+///
+/// A circuit that closed may be forgotten by whoever counts its moves, and counted from the start when it
+/// moves again. So after that a later move counts as newer, whatever its number.
+fn set_circuit(
+    transaction: &Transaction<'_>,
+    tenant: &TenantId,
+    webhook: WebhookId,
+    circuit: &SavedCircuit,
+) -> rusqlite::Result<bool> {
+    has_row(transaction, tenant, webhook)?;
+    let json = (!circuit.is_default()).then(|| to_json(circuit)).transpose()?;
+    let stored = transaction
+        .prepare_cached(
+            "UPDATE runtime SET circuit = ?2, generation = ?3, circuit_until = ?4, circuit_since = ?5
+             WHERE webhook = ?1 AND (generation <= ?3 OR circuit IS NULL AND circuit_since < ?5)",
+        )?
+        .execute((
+            Col(webhook),
+            json,
+            circuit.generation as i64,
+            Col(circuit.blocked_until().unwrap_or_default()),
+            Col(circuit.since),
+        ))?;
+    if stored == 0 {
+        return Ok(false);
+    }
+    let forced_open = circuit.forced.as_ref().is_some_and(|forced| forced.open);
+    let forced_closed = circuit.forced.as_ref().is_some_and(|forced| !forced.open);
+    if forced_open || circuit.state == CircuitState::Open && !forced_closed {
+        let counts = to_json(&circuit.counts)?;
+        transaction.prepare_cached(BEGIN_PERIOD)?.execute((
+            Col(webhook),
+            Col(circuit.since),
+            forced_open,
+            counts,
+        ))?;
+    } else {
+        transaction.prepare_cached(END_PERIOD)?.execute((Col(webhook), Col(circuit.since)))?;
+    }
+    Ok(true)
+}
+
+fn expire(
+    transaction: &Transaction<'_>,
+    webhook: WebhookId,
+    made_before: Time,
+    now: Time,
+    limit: usize,
+) -> rusqlite::Result<Step> {
+    let expired = transaction
+        .prepare_cached(EXPIRE)?
+        .query_map((Col(webhook), Col(made_before), limit as i64), |row| Ok((get(row, 0)?, row.get(1)?)))?
+        .collect::<rusqlite::Result<Vec<(DeliveryId, String)>>>()?;
+    for (delivery, _) in &expired {
+        let tenant: String = transaction
+            .prepare_cached(
+                "UPDATE deliveries SET status = ?2, ended_at = ?3, dead_reason = ?4 WHERE id = ?1 RETURNING tenant",
+            )?
+            .query_row(
+                (Col(*delivery), Col(DeliveryStatus::Dead), Col(now), Col(DeadReason::Expired)),
+                |row| row.get(0),
+            )?;
+        transaction.prepare_cached("INSERT INTO dead VALUES (?, ?)")?.execute((Col(*delivery), tenant))?;
+    }
+    lanes::look_again_at(transaction, webhook, expired.iter().map(|(_, lane)| lane))?;
+    Ok(Step { moved: expired.len(), finished: expired.len() < limit })
+}
+
+fn read_period(row: &Row<'_>) -> rusqlite::Result<Period> {
+    Ok(Period {
+        opened_at: get(row, 0)?,
+        ended_at: get_opt(row, 1)?,
+        forced: row.get(2)?,
+        counts: from_json(row, 3)?,
+    })
+}
+
+const ROLLUPS: &str =
+    "SELECT webhook, minute, attempts, successes, categories, latencies, last_success_at FROM rollups
+     WHERE webhook = ? AND minute >= ? ORDER BY minute";
+const ROLLUP: &str =
+    "SELECT webhook, minute, attempts, successes, categories, latencies, last_success_at FROM rollups
+     WHERE webhook = ? AND minute = ?";
+
+fn read_rollup(row: &Row<'_>) -> rusqlite::Result<MinuteRollup> {
+    let rollup = Rollup {
+        attempts: row.get(2)?,
+        successes: row.get(3)?,
+        by_category: health::categories_from_bytes(row.get_ref(4)?.as_blob()?).unwrap_or_default(),
+        latencies: Latencies::from_bytes(row.get_ref(5)?.as_blob()?).unwrap_or_default(),
+        last_success_at: get_opt(row, 6)?,
+    };
+    Ok(MinuteRollup { webhook: get(row, 0)?, minute: get(row, 1)?, rollup })
+}
+
+fn add_rollup(transaction: &Transaction<'_>, new: &MinuteRollup) -> rusqlite::Result<()> {
+    let known = transaction
+        .prepare_cached(ROLLUP)?
+        .query_row((Col(new.webhook), Col(new.minute)), read_rollup)
+        .optional()?;
+    let mut sum = new.rollup.clone();
+    if let Some(known) = known {
+        sum.merge(&known.rollup);
+    }
+    transaction.prepare_cached("INSERT OR REPLACE INTO rollups VALUES (?, ?, ?, ?, ?, ?, ?)")?.execute((
+        Col(new.webhook),
+        Col(new.minute),
+        sum.attempts,
+        sum.successes,
+        health::categories_to_bytes(&sum.by_category),
+        sum.latencies.to_bytes(),
+        sum.last_success_at.map(Col),
+    ))?;
+    Ok(())
+}
