@@ -32,6 +32,9 @@ use redrive_store::{Store, StoreError};
 
 use crate::{dispatch::Whom, ids::ById, settings::Settings};
 
+/// Webhooks read at one go.
+const PAGE: usize = 64;
+
 /// A webhook made ready for sending, and nothing beside: there may be very many.
 #[derive(Clone, Debug)]
 pub struct Hook {
@@ -93,17 +96,18 @@ impl Hook {
             id: webhook.id,
             tenant,
             state: webhook.state,
-            url: spec.url.into(),
+            // Copied, not taken over: what was read is strewn over memory that can then be given back.
+            url: Box::from(spec.url.as_str()),
             payload_format: spec.payload_format,
             signature: spec.signature,
-            secrets: webhook.secrets.into(),
+            secrets: webhook.secrets.iter().cloned().collect(),
             ordering: spec.ordering_guarantee,
             policy,
             breaker,
             max_in_flight: spec.max_in_flight.unwrap_or(defaults.settings.webhook_max_in_flight),
             headers: (!headers.is_empty()).then(|| Box::new(headers)),
-            events: spec.events.into(),
-            subjects: spec.subjects.into(),
+            events: spec.events.iter().cloned().collect(),
+            subjects: spec.subjects.iter().cloned().collect(),
             expires_at: spec.expires_at,
             rate_limit: spec.rate_limit.or(defaults.settings.webhook_rate_limit),
             target: OnceLock::new(),
@@ -346,13 +350,19 @@ impl Registry {
         Ok(Some(FanOut { version: config.version, hooks }))
     }
 
-    /// Reads what changed since the tenant was last looked at. False: no such tenant.
+    /// Reads what changed since the tenant was last looked at, page by page: there may be very many webhooks.
+    /// False: no such tenant.
     pub(crate) async fn refresh(&self, store: &dyn Store, tenant: &TenantId) -> Result<bool, StoreError> {
-        let known = self.tenants.read().get(tenant).map_or(0, |config| config.read().version);
-        let Some(changes) = store.config_changes(tenant.clone(), known).await? else { return Ok(false) };
-        self.tenancy(tenant).set(changes.rules, &self.defaults.settings);
-        self.apply(tenant, known, changes.version, changes.webhooks);
-        Ok(true)
+        loop {
+            let known = self.tenants.read().get(tenant).map_or(0, |config| config.read().version);
+            let changes = store.config_changes(tenant.clone(), known, PAGE).await?;
+            let Some(changes) = changes else { return Ok(false) };
+            self.tenancy(tenant).set(changes.rules, &self.defaults.settings);
+            self.apply(tenant, known, changes.version, changes.webhooks);
+            if !changes.more {
+                return Ok(true);
+            }
+        }
     }
 
     /// Takes in a webhook that this node has just stored as the tenant's `version`.

@@ -144,7 +144,7 @@ async fn a_delivery_that_keeps_killing_its_node_becomes_a_failed_attempt() {
 
 async fn publish_leased(store: &Arc<dyn Store>, hook: &Webhook, epoch: redrive_store::Epoch) -> DeliveryId {
     use redrive_store::{Birth, NewDelivery, NewEvent, Published};
-    let version = store.config_changes(TenantId::default(), 0).await.unwrap().unwrap().version;
+    let version = store.config_changes(TenantId::default(), 0, 1_000).await.unwrap().unwrap().version;
     let event = redrive_core::event::Event {
         id: redrive_core::EventId::new(START, &clock::randomness()),
         tenant: TenantId::default(),

@@ -110,8 +110,14 @@ pub trait Webhooks {
     fn webhooks_by_id(&self, ids: Vec<WebhookId>) -> Answer<'_, Vec<Webhook>>;
     /// A tenant's webhooks, newest first.
     fn list_webhooks(&self, tenant: TenantId, page: PageRequest<WebhookId>) -> Answer<'_, Vec<Webhook>>;
-    /// What changed after `version`; everything that is not deleted after version 0. None: no such tenant.
-    fn config_changes(&self, tenant: TenantId, version: i64) -> Answer<'_, Option<ConfigChanges>>;
+    /// The first `limit` changes after `version`; everything that is not deleted after version 0. None: no
+    /// such tenant.
+    fn config_changes(
+        &self,
+        tenant: TenantId,
+        version: i64,
+        limit: usize,
+    ) -> Answer<'_, Option<ConfigChanges>>;
     /// Webhooks whose waiting deliveries are still to be swept up.
     fn sweeping(&self) -> Answer<'_, Vec<Webhook>>;
     /// Cancels up to `limit` waiting deliveries of a webhook that no longer gets events.

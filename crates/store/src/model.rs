@@ -331,8 +331,10 @@ pub struct Step {
 /// The webhooks of a tenant that changed after some version.
 #[derive(Clone, Debug)]
 pub struct ConfigChanges {
-    /// The version now.
+    /// The version that this leads to.
     pub version: i64,
+    /// Whether there are changes after it.
+    pub more: bool,
     /// What holds for the tenant as a whole.
     pub rules: TenantRules,
     /// What changed; deleted webhooks included unless everything was asked for.

@@ -47,7 +47,8 @@ pub async fn the_same_key_with_another_body_is_refused(bench: &Arc<Bench>) {
 pub async fn tenants_have_their_own_keys(bench: &Arc<Bench>) {
     publish_first(bench, "a").await;
     let tenant = bench.new_tenant("globex").await;
-    let config_version = bench.store().config_changes(tenant.clone(), 0).await.unwrap().unwrap().version;
+    let config_version =
+        bench.store().config_changes(tenant.clone(), 0, 1_000).await.unwrap().unwrap().version;
     let theirs = keyed(bench, "a", 2, 1);
     let event = Arc::new(Event { tenant, ..(*theirs.event).clone() });
     bench.publish_new(NewEvent { event, config_version, ..theirs }).await;

@@ -141,7 +141,7 @@ async fn use_pool(bench: &Bench, tenant: &Tenant, pool: Option<&str>) {
 
 /// Publishes from whatever version the tenant's webhooks have now.
 async fn wait_on(bench: &Bench, webhook: WebhookId, tenant: &Tenant, due: i64) -> DeliveryId {
-    let version = bench.store().config_changes(tenant.id.clone(), 0).await.unwrap().unwrap().version;
+    let version = bench.store().config_changes(tenant.id.clone(), 0, 1_000).await.unwrap().unwrap().version;
     let event = Event { tenant: tenant.id.clone(), ..bench.event(at(0)) };
     let new = bench.fan_out(event, &[(webhook, Birth::Waiting(at(due)))]);
     let id = new.deliveries[0].id;
@@ -204,7 +204,8 @@ pub async fn changing_a_tenants_pool_moves_what_waits(bench: &mut Arc<Bench>) {
     expected.sort();
     assert_eq!(moved, expected, "whoever held one may not be of that pool");
     assert_eq!(look(bench, &["theirs"], END).await.lanes, [their_lane]);
-    let told = bench.store().config_changes(bench.tenant.clone(), bench.version()).await.unwrap().unwrap();
+    let told =
+        bench.store().config_changes(bench.tenant.clone(), bench.version(), 1_000).await.unwrap().unwrap();
     assert_eq!((told.rules.pool(), told.version > bench.version()), ("slow", true));
 
     use_pool(bench, &tenant, None).await;

@@ -210,6 +210,7 @@ macro_rules! conformance_suite {
             a_change_needs_the_revision_it_was_made_from,
             what_is_not_there_cannot_be_changed,
             changes_are_told_since_a_version,
+            changes_are_told_in_pages_that_lead_to_the_same_end,
             a_tenants_version_is_its_own,
             webhooks_are_listed_newest_first_in_pages,
             webhooks_are_found_by_id_even_deleted,

@@ -78,7 +78,7 @@ pub async fn what_is_born_waiting_is_claimed_when_due(bench: &Arc<Bench>) {
 
 pub async fn sequence_numbers_have_no_gaps(bench: &Arc<Bench>) {
     let other = bench.new_tenant("globex").await;
-    let version = bench.store().config_changes(other.clone(), 0).await.unwrap().unwrap().version;
+    let version = bench.store().config_changes(other.clone(), 0, 1_000).await.unwrap().unwrap().version;
     let publisher = |n: i64| {
         let (bench, other) = (bench.clone(), other.clone());
         async move {

@@ -210,7 +210,7 @@ pub async fn an_outcome_disables_an_active_webhook(bench: &Arc<Bench>) {
     assert_eq!((stored.revision, stored.webhook.updated_at), (version, at(5)));
     assert_eq!(stored.webhook.state, WebhookState::Disabled("410 Gone".into()));
     assert_eq!(bench.publish(stale).await, Published::ConfigChanged);
-    let changes = bench.store().config_changes(bench.tenant.clone(), before).await.unwrap().unwrap();
+    let changes = bench.store().config_changes(bench.tenant.clone(), before, 1_000).await.unwrap().unwrap();
     assert_eq!((changes.version, changes.webhooks), (version, vec![stored.webhook.clone()]));
     assert_eq!(bench.store().sweeping().await.unwrap(), [stored.webhook]);
     assert_eq!(bench.record(outcome).await, Recorded::Again);
@@ -226,7 +226,7 @@ pub async fn only_an_active_webhook_is_disabled(bench: &Arc<Bench>) {
         assert_eq!(bench.status(id).await, DeliveryStatus::Dead, "the outcome counts all the same");
         let kept = bench.store().webhooks_by_id(vec![bench.webhook]).await.unwrap();
         assert_eq!(kept[0].state, state);
-        let now = bench.store().config_changes(bench.tenant.clone(), version).await.unwrap().unwrap();
+        let now = bench.store().config_changes(bench.tenant.clone(), version, 1_000).await.unwrap().unwrap();
         assert_eq!(now.version, version);
     }
 }

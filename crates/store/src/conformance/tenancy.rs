@@ -70,7 +70,8 @@ pub async fn a_tenant_can_be_changed(bench: &mut Arc<Bench>) {
     assert_eq!(bench.store().tenant(nobody.id).await.unwrap(), None);
     Bench::reopen(bench).await;
     assert_eq!(bench.store().tenant(bench.tenant.clone()).await.unwrap(), Some(changed));
-    let told = bench.store().config_changes(bench.tenant.clone(), bench.version()).await.unwrap().unwrap();
+    let told =
+        bench.store().config_changes(bench.tenant.clone(), bench.version(), 1_000).await.unwrap().unwrap();
     assert_eq!((told.rules, told.webhooks), (rules, vec![]), "whoever fans out is told");
     assert!(told.version > bench.version());
 }

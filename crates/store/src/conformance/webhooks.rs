@@ -33,7 +33,7 @@ async fn sweep(bench: &Bench, webhook: WebhookId, limit: usize) -> Step {
 }
 
 async fn changes(bench: &Bench, version: i64) -> (i64, BTreeSet<WebhookId>) {
-    let changes = bench.store().config_changes(bench.tenant.clone(), version).await.unwrap().unwrap();
+    let changes = bench.store().config_changes(bench.tenant.clone(), version, 1_000).await.unwrap().unwrap();
     (changes.version, changes.webhooks.iter().map(|webhook| webhook.id).collect())
 }
 
@@ -131,9 +131,30 @@ pub async fn changes_are_told_since_a_version(bench: &Arc<Bench>) {
     let gone = bench.set_state(a, WebhookState::Deleted).await;
     assert_eq!(changes(bench, created).await, (gone, [a, b].into()), "deletions are told");
     assert_eq!(changes(bench, 0).await, (gone, [bench.webhook, b].into()), "but not to one who starts anew");
-    let told = bench.store().config_changes(bench.tenant.clone(), created).await.unwrap().unwrap();
+    let told = bench.store().config_changes(bench.tenant.clone(), created, 1_000).await.unwrap().unwrap();
     let state = |id| told.webhooks.iter().find(|webhook| webhook.id == id).unwrap().state.clone();
     assert_eq!((state(a), state(b)), (WebhookState::Deleted, disabled()));
+}
+
+pub async fn changes_are_told_in_pages_that_lead_to_the_same_end(bench: &Arc<Bench>) {
+    for _ in 0..4 {
+        bench.new_webhook().await;
+    }
+    bench.set_state(bench.webhook, disabled()).await;
+    let (end, all) = changes(bench, 0).await;
+    let (mut version, mut seen, mut pages) = (0, BTreeSet::new(), 0);
+    loop {
+        let page = bench.store().config_changes(bench.tenant.clone(), version, 2).await.unwrap().unwrap();
+        assert!(page.webhooks.len() <= 2 && page.version > version);
+        seen.extend(page.webhooks.iter().map(|webhook| webhook.id));
+        (version, pages) = (page.version, pages + 1);
+        if !page.more {
+            break;
+        }
+        assert!(page.version < end, "a fan-out made from a part of it is refused");
+    }
+    assert_eq!((version, seen.into_iter().collect::<Vec<_>>()), (end, all.into_iter().collect::<Vec<_>>()));
+    assert_eq!(pages, 3);
 }
 
 pub async fn a_tenants_version_is_its_own(bench: &Arc<Bench>) {
@@ -143,10 +164,10 @@ pub async fn a_tenants_version_is_its_own(bench: &Arc<Bench>) {
     assert!(matches!(bench.store().create_webhook(theirs.clone()).await.unwrap(), Changed::Done { .. }));
     assert_eq!(changes(bench, before).await, (before, [].into()));
     bench.publish_new(bench.new_event(at(0), Birth::Leased)).await;
-    let told = bench.store().config_changes(other, 0).await.unwrap().unwrap();
+    let told = bench.store().config_changes(other, 0, 1_000).await.unwrap().unwrap();
     assert_eq!(told.webhooks, [theirs]);
     let nobody = TenantId::parse("nobody").unwrap();
-    assert!(bench.store().config_changes(nobody, 0).await.unwrap().is_none());
+    assert!(bench.store().config_changes(nobody, 0, 1_000).await.unwrap().is_none());
 }
 
 pub async fn webhooks_are_listed_newest_first_in_pages(bench: &Arc<Bench>) {

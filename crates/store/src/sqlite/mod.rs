@@ -143,7 +143,7 @@ fn connect(path: &Path) -> Result<Connection, OpenError> {
              PRAGMA synchronous = FULL;
              PRAGMA wal_autocheckpoint = 4000;
              PRAGMA journal_size_limit = 67108864;
-             PRAGMA cache_size = -16384;
+             PRAGMA cache_size = -4096;
              PRAGMA temp_store = MEMORY;
              PRAGMA busy_timeout = 5000;",
         )?;

@@ -70,7 +70,12 @@ impl Webhooks for Sqlite {
         })
     }
 
-    fn config_changes(&self, tenant: TenantId, version: i64) -> Answer<'_, Option<ConfigChanges>> {
+    fn config_changes(
+        &self,
+        tenant: TenantId,
+        version: i64,
+        limit: usize,
+    ) -> Answer<'_, Option<ConfigChanges>> {
         self.read(move |connection| {
             // One snapshot: the version and the webhooks must belong together.
             let snapshot = connection.unchecked_transaction()?;
@@ -79,13 +84,19 @@ impl Webhooks for Sqlite {
                 .query_row([tenant.as_str()], |row| Ok((row.get(0)?, from_json(row, 1)?)))
                 .optional()?;
             let Some((now, rules)) = now else { return Ok(None) };
-            let webhooks = snapshot
-                .prepare_cached(&format!(
-                    "SELECT {COLUMNS} FROM webhooks WHERE tenant = ?1 AND revision > ?2 AND (?2 > 0 OR deleted = 0)"
-                ))?
-                .query_map((tenant.as_str(), version), read_webhook)?
-                .collect::<rusqlite::Result<_>>()?;
-            Ok(Some(ConfigChanges { version: now, rules, webhooks }))
+            let mut changed = snapshot.prepare_cached(&format!(
+                "SELECT {COLUMNS} FROM webhooks WHERE tenant = ?1 AND revision > ?2 AND (?2 > 0 OR deleted = 0)
+                 ORDER BY revision LIMIT ?3"
+            ))?;
+            let mut rows = changed.query((tenant.as_str(), version, limit as i64))?;
+            let (mut webhooks, mut last) = (Vec::new(), now);
+            while let Some(row) = rows.next()? {
+                webhooks.push(read_webhook(row)?);
+                last = row.get(2)?;
+            }
+            let more = webhooks.len() == limit;
+            // Each change has a version of its own, so the last one seen is a version that was.
+            Ok(Some(ConfigChanges { version: if more { last } else { now }, more, rules, webhooks }))
         })
     }
 

@@ -8,6 +8,7 @@ use std::{
         mpsc,
     },
     thread::JoinHandle,
+    time::Duration,
 };
 
 use redrive_core::DeliveryId;
@@ -20,6 +21,9 @@ use crate::{
     batch::{self, CommitError, Weighed},
     error::StoreError,
 };
+
+/// After so long without work the writer gives its page cache back.
+const AT_REST: Duration = Duration::from_millis(500);
 
 /// Something for the writer to do.
 enum Job {
@@ -235,7 +239,7 @@ struct Desk {
 impl Desk {
     fn work(mut self, waiting: &mpsc::Receiver<Job>) {
         let mut batch = Vec::new();
-        while let Ok(job) = waiting.recv() {
+        while let Some(job) = self.next(waiting) {
             let mut alone = None;
             match job {
                 Job::Batched(write) => batch.push(write),
@@ -260,6 +264,19 @@ impl Desk {
         if let Err(error) = self.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)") {
             tracing::warn!(%error, "the last checkpoint failed; the next start catches up");
         }
+    }
+
+    /// The next job, whenever it comes. Who waits for long gives its memory back first.
+    fn next(&mut self, waiting: &mpsc::Receiver<Job>) -> Option<Job> {
+        match waiting.recv_timeout(AT_REST) {
+            Ok(job) => return Some(job),
+            Err(mpsc::RecvTimeoutError::Disconnected) => return None,
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+        }
+        if let Err(error) = self.connection.execute_batch("PRAGMA shrink_memory") {
+            tracing::debug!(%error, "the page cache stays as it is");
+        }
+        waiting.recv().ok()
     }
 
     fn commit(&mut self, batch: &mut Vec<Write>) {
