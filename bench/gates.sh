@@ -84,12 +84,3 @@ idle() { # NAME
         "rss_registered_kb=$registered" "rss_restarted_kb=$restarted" </dev/null
     stop TERM
 }
-
-# Resident size once an event that nobody wants has made the sender look at all webhooks of the tenant.
-resting_kb() { # NAME
-    curl -sf --max-time 30 -o "$work/event" "http://$api/v1/events" \
-        -H "Authorization: Bearer $REDRIVE_ADMIN_KEY" -H 'Content-Type: application/json' \
-        -d '{"event_type":"bench.nobody","data":{}}' || fail "$1" 'took no event'
-    sleep 1
-    memory_kb VmRSS
-}

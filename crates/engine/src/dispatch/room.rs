@@ -15,7 +15,7 @@ use super::{
 /// How many deliveries one claim takes from one lane at the most, so that many due lanes share the room.
 const QUANTUM: usize = 500;
 /// The same for retries: publishes wait while a claim is made, and a storm makes very many.
-const RETRY_QUANTUM: usize = 50;
+const RETRY_QUANTUM: usize = 16;
 /// The same for an order: when one fails, all behind it go back.
 const ORDER_QUANTUM: usize = 64;
 
@@ -49,7 +49,7 @@ impl State {
         let tenant = &self.tenants[hook.tenant];
         let mut room = self.bounds.lane_items.saturating_sub(held);
         room = room.min(fairness::allowance(capacity, used, tenant.items, TENANT_FACTOR));
-        let ahead = fairness::lane_room(capacity, used, hook.max_in_flight);
+        let ahead = fairness::lane_room(capacity, used, hook.max_in_flight, is_retry(lane));
         room = room.min(ahead.saturating_sub(held));
         if is_retry(lane) {
             room = room.min(fairness::allowance(capacity, used, self.retry_items, RETRY_FACTOR));
@@ -119,7 +119,12 @@ impl State {
     /// A lane that is behind asks for more once half of its room is free; an order, once all of it is over.
     pub(super) fn note_hunger(&mut self, webhook: WebhookId, lane: usize) {
         let Some(hook) = self.hooks.get_mut(&webhook) else { return };
-        let ahead = fairness::lane_room(self.bounds.max_items, self.items, hook.max_in_flight);
+        let ahead = fairness::lane_room(
+            self.bounds.max_items,
+            self.items,
+            hook.max_in_flight,
+            hook.lanes[lane].is_retry(),
+        );
         let half = self.bounds.lane_items.min(ahead) / 2;
         let parked = hook.is_parked();
         let queue = &mut hook.lanes[lane];

@@ -12,6 +12,7 @@ use super::{
     convert::{Col, get},
     lanes::{self, Place, Rescued},
     nodes, redrive,
+    writer::Claiming,
 };
 use crate::{Answer, Claim, Claimed, DueLanes, Epoch, LaneClaim, LaneKey, LaneRoom, StoreError};
 
@@ -69,15 +70,10 @@ impl Claim for Sqlite {
         lanes: Vec<LaneRoom>,
         max_bytes: usize,
     ) -> Answer<'_, Vec<LaneClaim>> {
-        let claims = self.write(move |transaction| {
-            if !nodes::is_live(transaction, epoch)? {
-                return Ok(None);
-            }
-            let mut bytes_left = max_bytes;
-            let claim = |room: &LaneRoom| claim_lane(transaction, epoch, now, room, &mut bytes_left);
-            lanes.iter().map(claim).collect::<rusqlite::Result<_>>().map(Some)
-        });
-        Box::pin(async { claims.await?.ok_or(StoreError::Fenced) })
+        let (answer, answered) = oneshot::channel();
+        let done = Box::new(move |result| drop(answer.send(result)));
+        self.writer.claim(Claiming { epoch, now, lanes, max_bytes }, done);
+        Box::pin(async { answer_of(answered).await?.ok_or(StoreError::Fenced) })
     }
 
     fn release(&self, epoch: Epoch, now: Time, deliveries: Vec<(DeliveryId, Time)>) -> Answer<'_, usize> {
@@ -94,10 +90,26 @@ impl Claim for Sqlite {
         let (answer, answered) = oneshot::channel();
         let done = Box::new(move |result| drop(answer.send(result)));
         self.writer.mark(epoch, delivery, done);
-        Box::pin(async {
-            answered.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the store is closed".into())))
-        })
+        Box::pin(answer_of(answered))
     }
+}
+
+async fn answer_of<T>(answered: oneshot::Receiver<Result<T, StoreError>>) -> Result<T, StoreError> {
+    answered.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the store is closed".into())))
+}
+
+/// Claims from each lane in turn. None: the epoch is over.
+pub(super) fn take(
+    transaction: &Transaction<'_>,
+    claiming: &Claiming,
+) -> rusqlite::Result<Option<Vec<LaneClaim>>> {
+    if !nodes::is_live(transaction, claiming.epoch)? {
+        return Ok(None);
+    }
+    let mut bytes_left = claiming.max_bytes;
+    let claim =
+        |room: &LaneRoom| claim_lane(transaction, claiming.epoch, claiming.now, room, &mut bytes_left);
+    claiming.lanes.iter().map(claim).collect::<rusqlite::Result<_>>().map(Some)
 }
 
 /// Marks a lease as being sent. False: it is not this epoch's.

@@ -81,9 +81,8 @@ async fn in_time<T>(
 fn connect(path: &PathBuf) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
-    connection.execute_batch(
-        "PRAGMA cache_size = -512; PRAGMA temp_store = MEMORY; PRAGMA busy_timeout = 2000;",
-    )?;
+    connection
+        .execute_batch("PRAGMA cache_size = -512; PRAGMA temp_store = MEMORY; PRAGMA busy_timeout = 2000;")?;
     connection.set_prepared_statement_cache_capacity(64);
     Ok(connection)
 }

@@ -11,13 +11,13 @@ use std::{
     time::Duration,
 };
 
-use redrive_core::DeliveryId;
+use redrive_core::{DeliveryId, Time};
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 use tokio::sync::oneshot;
 
 use super::{Options, claim, publish, readers::Gate, record};
 use crate::{
-    Done, Epoch, NewEvent, Outcome, Published, Recorded,
+    Done, Epoch, LaneClaim, LaneRoom, NewEvent, Outcome, Published, Recorded,
     batch::{self, CommitError, Weighed},
     error::StoreError,
 };
@@ -37,6 +37,16 @@ enum Write {
     Record(Arc<Outcome>, Done<Recorded>),
     /// Notes that a delivery is about to be sent; after a crash there may be thousands at once.
     Mark(Epoch, DeliveryId, Done<bool>),
+    /// Leases what is due; in a storm of retries there are hundreds a second.
+    Claim(Claiming, Done<Option<Vec<LaneClaim>>>),
+}
+
+/// What is to be claimed, and by whom.
+pub(super) struct Claiming {
+    pub(super) epoch: Epoch,
+    pub(super) now: Time,
+    pub(super) lanes: Vec<LaneRoom>,
+    pub(super) max_bytes: usize,
 }
 
 impl Weighed for Write {
@@ -45,6 +55,11 @@ impl Weighed for Write {
             Self::Publish(new, _) => (1 + 2 * new.deliveries.len(), new.event.weight()),
             Self::Record(..) => (3, 512),
             Self::Mark(..) => (1, 64),
+            // What it gives is bounded by whoever asks.
+            Self::Claim(claiming, _) => {
+                let rooms = claiming.lanes.iter().map(|lane| lane.room);
+                (rooms.fold(0, |sum: usize, room| sum.saturating_add(room.saturating_mul(2))), 64)
+            }
         }
     }
 }
@@ -54,6 +69,7 @@ enum Written {
     Published(Published),
     Recorded(Recorded),
     Marked(bool),
+    Claimed(Option<Vec<LaneClaim>>),
 }
 
 /// The handle on the writer thread.
@@ -127,6 +143,10 @@ impl Writer {
 
     pub(super) fn mark(&self, epoch: Epoch, delivery: DeliveryId, done: Done<bool>) {
         self.submit(Write::Mark(epoch, delivery, done));
+    }
+
+    pub(super) fn claim(&self, claiming: Claiming, done: Done<Option<Vec<LaneClaim>>>) {
+        self.submit(Write::Claim(claiming, done));
     }
 
     fn submit(&self, write: Write) {
@@ -313,6 +333,7 @@ fn commit_slice(connection: &mut Connection, slice: &[Write]) -> Result<Vec<Writ
                 Write::Mark(epoch, delivery, _) => {
                     Written::Marked(claim::mark(transaction, *epoch, *delivery)?)
                 }
+                Write::Claim(claiming, _) => Written::Claimed(claim::take(transaction, claiming)?),
             });
         }
         published.finish()?;
@@ -332,10 +353,12 @@ fn finish(write: Write, result: Result<Written, StoreError>) {
         (Write::Publish(_, done), Ok(Written::Published(published))) => done(Ok(published)),
         (Write::Record(_, done), Ok(Written::Recorded(recorded))) => done(Ok(recorded)),
         (Write::Mark(_, _, done), Ok(Written::Marked(marked))) => done(Ok(marked)),
+        (Write::Claim(_, done), Ok(Written::Claimed(claimed))) => done(Ok(claimed)),
         (Write::Publish(_, done), Err(error)) => done(Err(error)),
         (Write::Record(_, done), Err(error)) => done(Err(error)),
         (Write::Mark(_, _, done), Err(error)) => done(Err(error)),
-        (Write::Publish(..) | Write::Record(..) | Write::Mark(..), Ok(_)) => {
+        (Write::Claim(_, done), Err(error)) => done(Err(error)),
+        (Write::Publish(..) | Write::Record(..) | Write::Mark(..) | Write::Claim(..), Ok(_)) => {
             unreachable!("a write's result is of its own kind")
         }
     }
