@@ -194,6 +194,24 @@ async fn strict_order_survives_kills() {
 }
 
 #[tokio::test]
+async fn a_batch_keeps_its_order() {
+    let receiver = Receiver::start().await;
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    api.create_webhook(&receiver.url(), json!({"ordering_guarantee": "strict"})).await;
+    for part in 0..2 {
+        let event = |n| json!({"event_type": "a.b", "data": {"n": 200 * part + n}});
+        let batch: Vec<_> = (0..200).map(event).collect();
+        let answer = api.post("/v1/events/batch", json!({"events": batch})).await.expect(202);
+        let numbers: Vec<_> =
+            entries(&answer).iter().map(|one| one["sequence_number"].as_u64().unwrap()).collect();
+        assert!(numbers.is_sorted(), "{numbers:?}");
+    }
+    all_delivered(&api).await;
+    assert_eq!(numbers(&receiver), (0..400).collect::<Vec<_>>());
+}
+
+#[tokio::test]
 async fn an_order_is_told_to_those_who_wait_in_it() {
     let receiver =
         Receiver::with(|arrival| Reply::status(if arrival.json()["data"]["n"] == 0 { 503 } else { 200 }))

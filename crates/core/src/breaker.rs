@@ -293,6 +293,14 @@ impl Circuit {
         }
     }
 
+    /// Whether this event had its probe in the half-open period that is.
+    pub fn has_probed(&self, event: EventId) -> bool {
+        match &self.phase {
+            Phase::HalfOpen(trial) => trial.knows(event),
+            _ => false,
+        }
+    }
+
     /// How many deliveries may be taken up for it at once while it is half-open: those that are probes, and
     /// those that may become some.
     pub fn may_hold(&self, policy: &BreakerPolicy) -> Option<usize> {

@@ -58,9 +58,18 @@ impl Inner {
     pub(crate) async fn restore_gates(&self) -> Result<(), StoreError> {
         let now = self.clock.now();
         for runtime in self.store.troubled().await? {
+            let over = runtime.hold_until.is_none_or(|until| until <= now);
+            if over && runtime.circuit.is_none() && runtime.failing_since.is_none() {
+                continue;
+            }
             // A circuit moves by its webhook's policy, which has to be known for that.
-            self.registry.find(&*self.store, runtime.webhook).await?;
+            let hook = self.registry.find(&*self.store, runtime.webhook).await?;
             self.coordination.restore(runtime, now);
+            if let Some(hook) = hook
+                && let Some(trickle) = self.coordination.reconsider(&hook)
+            {
+                self.dispatch.unpark(hook.whom(), Some(trickle));
+            }
         }
         Ok(())
     }
@@ -70,11 +79,19 @@ impl Inner {
         loop {
             let now = self.clock.now();
             let find = |webhook| self.registry.hook(webhook);
-            for moved in self.coordination.tick(now, &find) {
+            let (moved, half_open) = self.coordination.tick(now, &find);
+            for hook in half_open {
+                // A probe may have been lost: another one takes its place.
+                let moves = self.dispatch.unpark(hook.whom(), self.coordination.reconsider(&hook));
+                self.carry_out(moves);
+            }
+            for moved in moved {
                 if let Some(hook) = find(moved.webhook) {
                     self.act_on(&hook, &moved);
                 }
-                self.keep(moved).await;
+                // Not waited for: whatever else is due now must not wait for the disk.
+                let inner = self.clone();
+                self.runtime.spawn(async move { inner.keep(moved).await });
             }
             let moves = self.dispatch.wake_up(now);
             self.carry_out(moves);
@@ -103,9 +120,15 @@ impl Engine {
         }
         if let Some(moved) = inner.coordination.act(&hook, action, inner.clock.now()) {
             inner.act_on(&hook, &moved);
-            inner.store.set_circuit(moved.tenant, webhook, moved.saved).await?;
+            let stored = inner.store.set_circuit(moved.tenant.clone(), webhook, moved.saved.clone()).await;
             inner.alarm.ring();
             inner.gate_alarm.notify_one();
+            if let Err(error) = stored {
+                // It holds here already: it is stored as soon as that is possible, whatever the caller hears.
+                let inner = inner.clone();
+                self.0.runtime.spawn(async move { inner.keep(moved).await });
+                return Err(error);
+            }
         }
         Ok(true)
     }

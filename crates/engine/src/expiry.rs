@@ -3,10 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use redrive_core::{
-    Time, WebhookId,
+    DeadReason, Time, WebhookId, decide,
     webhook::{Webhook, WebhookState},
 };
-use redrive_store::StoreError;
+use redrive_store::{Next, StoreError};
 
 use crate::{ChangeError, Engine, Inner};
 
@@ -22,6 +22,7 @@ impl Inner {
     /// Gives up on what has waited for too long, whatever held it back.
     pub(crate) async fn keep_expiring(self: Arc<Self>) {
         loop {
+            self.expire_queued();
             if let Err(error) = self.expire_deliveries().await {
                 tracing::warn!(%error, "overdue deliveries cannot be given up on yet");
             }
@@ -38,6 +39,18 @@ impl Inner {
                 () = self.expiry_alarm.notified() => {}
                 () = self.stop.cancelled() => return,
             }
+        }
+    }
+
+    /// Gives up on what waits in memory, for a token or a slot.
+    fn expire_queued(self: &Arc<Self>) {
+        let now = self.clock.now();
+        let over = self.dispatch.take_over(|ready| {
+            let hook = self.registry.hook(ready.webhook);
+            hook.is_some_and(|hook| now >= decide::gives_up_at(ready.created_at, &hook.policy))
+        });
+        for ready in over {
+            self.record_end(ready, Next::Dead { reason: DeadReason::Expired });
         }
     }
 

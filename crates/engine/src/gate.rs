@@ -81,6 +81,8 @@ impl Inner {
         let mut known = Vec::with_capacity(start.len());
         for ready in start {
             match self.registry.hook(ready.webhook) {
+                // What is over needs nobody's leave to end, and no token.
+                Some(hook) if is_over(&ready, &hook, now) => self.start_one(ready, hook),
                 Some(hook) => known.push((ready, hook)),
                 None => self.start_unknown(ready),
             }
@@ -97,17 +99,10 @@ impl Inner {
         drop(asks);
         let mut refused = Vec::new();
         for ((ready, hook), grant) in known.into_iter().zip(grants) {
-            // What is over needs nobody's leave to end.
-            let over = hook.state.cancels_because().is_some() || hook.has_expired(now);
             match grant {
                 Grant::Go { probe, circuit } => {
                     let inner = self.clone();
                     let pass = Pass { hook, probe, circuit };
-                    self.runtime.spawn(async move { inner.deliver(ready, pass).await });
-                }
-                Grant::Wait { .. } if over => {
-                    let inner = self.clone();
-                    let pass = Pass { hook, probe: None, circuit: CircuitState::Closed };
                     self.runtime.spawn(async move { inner.deliver(ready, pass).await });
                 }
                 Grant::Wait { until, why, scope } => {
@@ -124,10 +119,18 @@ impl Inner {
                     };
                     refused.push(Refused { ready, how });
                 }
-                Grant::NoProbe { until } => refused.push(Refused { ready, how: Refusal::Alone(until) }),
+                Grant::Probed { until } => refused.push(Refused { ready, how: Refusal::Alone(until) }),
+                Grant::NoProbe => refused.push(Refused { ready, how: Refusal::NoProbe }),
             }
         }
         refused
+    }
+
+    /// Starts what will end without a request.
+    fn start_one(self: &Arc<Self>, ready: Ready, hook: Arc<Hook>) {
+        let inner = self.clone();
+        let pass = Pass { hook, probe: None, circuit: CircuitState::Closed };
+        self.runtime.spawn(async move { inner.deliver(ready, pass).await });
     }
 
     /// Whether it is the endpoint that wants a rest, not a bucket that is empty.
@@ -183,4 +186,11 @@ impl Inner {
         }
         Ok(Gate::Go)
     }
+}
+
+/// Whether a delivery is over before it is sent: its webhook is, or it has waited for too long.
+fn is_over(ready: &Ready, hook: &Hook, now: Time) -> bool {
+    hook.state.cancels_because().is_some()
+        || hook.has_expired(now)
+        || now >= decide::gives_up_at(ready.created_at, &hook.policy)
 }

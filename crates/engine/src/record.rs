@@ -121,8 +121,11 @@ impl Inner {
             return Some(GONE.to_owned());
         }
         let (after, since) = (self.settings.disable_after?, changed.failing_since?);
-        let days = after.as_secs_f64() / 86_400.0;
-        (failed && now.since(since) >= after).then(|| format!("no delivery succeeded for {days} days"))
+        let length = match after.as_secs() {
+            secs if secs % 86_400 == 0 => format!("{} days", secs / 86_400),
+            secs => format!("{secs} seconds"),
+        };
+        (failed && now.since(since) >= after).then(|| format!("no delivery succeeded for {length}"))
     }
 
     /// Records the end of a delivery that was not sent.

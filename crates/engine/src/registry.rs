@@ -272,7 +272,7 @@ impl Registry {
         Ok(())
     }
 
-    fn tenancy(&self, tenant: &TenantId) -> Arc<Tenancy> {
+    pub(crate) fn tenancy(&self, tenant: &TenantId) -> Arc<Tenancy> {
         if let Some(known) = self.tenancies.read().get(tenant) {
             return known.clone();
         }
@@ -285,12 +285,12 @@ impl Registry {
 
     /// How many webhooks are known here.
     pub fn len(&self) -> usize {
-        self.by_id.read().len()
+        self.by_id.read().values().filter(|known| matches!(known, Known::There(_))).count()
     }
 
     /// Whether none is.
     pub fn is_empty(&self) -> bool {
-        self.by_id.read().is_empty()
+        self.len() == 0
     }
 
     /// Whether a tenant is known to exist.

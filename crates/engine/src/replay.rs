@@ -151,6 +151,8 @@ impl Engine {
     ) -> Result<Cancelled, StoreError> {
         let now = self.0.clock.now();
         let cancelled = self.0.store.cancel(tenant, delivery, reason.clone(), now).await?;
+        // Whatever came after it in its order may go now.
+        self.0.alarm.ring();
         if cancelled == Cancelled::Requested
             && let Some(queued) = self.0.dispatch.cancel(webhook, delivery, reason.clone())
         {

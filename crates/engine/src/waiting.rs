@@ -33,6 +33,8 @@ pub struct GateView {
     pub waiting: Option<Waiting>,
     /// Requests under way.
     pub in_flight: usize,
+    /// Deliveries that wait in this node's memory.
+    pub queued: usize,
 }
 
 impl Engine {
@@ -68,12 +70,14 @@ impl Engine {
         let now = inner.clock.now();
         let standing = inner.coordination.standing(&hook, now);
         let waiting = inner.waits_for(&hook, &standing, true, now);
+        let usage = inner.dispatch.usage(webhook, &hook.tenant.id);
         Ok(Some(GateView {
             waiting: waiting.map(|(_, waiting)| waiting),
             circuit: standing.circuit,
             held_until: standing.held_until,
             failing_since: standing.failing_since,
-            in_flight: inner.dispatch.usage(webhook, &hook.tenant.id).webhook,
+            in_flight: usage.webhook,
+            queued: usage.queued,
         }))
     }
 }
@@ -104,7 +108,7 @@ impl Inner {
             state: &hook.state,
             pool_served: hook.tenant.is_served(),
             held_until: standing.held_until,
-            circuit: permit(hook, &standing.circuit, now),
+            circuit: permit(&standing.circuit, now),
             order: first,
             webhook_slots: slots(usage.webhook, hook.max_in_flight as usize),
             tenant_slots: slots(usage.tenant, hook.tenant.max_in_flight()),
@@ -142,7 +146,7 @@ impl Inner {
 }
 
 /// What the circuit would say to a delivery that asks now, without asking it: asking may use a probe up.
-fn permit(hook: &Hook, circuit: &CircuitView, now: Time) -> Permit {
+fn permit(circuit: &CircuitView, now: Time) -> Permit {
     if let Some(forced) = &circuit.forced {
         let over = forced.until.is_some_and(|until| until <= now);
         return match forced.open && !over {
@@ -153,7 +157,7 @@ fn permit(hook: &Hook, circuit: &CircuitView, now: Time) -> Permit {
     match circuit.state {
         CircuitState::Closed => Permit::Go,
         CircuitState::Open => Permit::Wait { until: circuit.next_half_open_at, forced: false },
-        CircuitState::HalfOpen if circuit.half_open_attempts < hook.breaker.half_open_max_calls => Permit::Go,
+        // Either all probes are out, or this one is about to become one.
         CircuitState::HalfOpen => Permit::Wait { until: None, forced: false },
     }
 }

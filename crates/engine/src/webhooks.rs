@@ -51,11 +51,15 @@ impl Engine {
                 return Err(ChangeError::Missing);
             };
             let Versioned { mut webhook, revision } = found;
+            let was_over = webhook.state.cancels_because().is_some();
             change(&mut webhook).map_err(ChangeError::Refused)?;
             webhook.updated_at = self.0.clock.now();
             match self.0.store.change_webhook(webhook.clone(), revision).await? {
                 Changed::Done { version } => {
                     self.0.registry.changed(webhook.clone(), version);
+                    if was_over && webhook.state.gets_events() {
+                        self.0.coordination.forgive(webhook.id);
+                    }
                     self.0.follow(&webhook);
                     return Ok(webhook);
                 }
@@ -82,6 +86,9 @@ impl Engine {
             return Ok(false);
         }
         self.0.registry.refresh(&*self.0.store, &id).await?;
+        let most = self.0.registry.tenancy(&id).max_in_flight();
+        let moves = self.0.dispatch.tenant_changed(&id, most);
+        self.0.carry_out(moves);
         self.0.alarm.ring();
         Ok(true)
     }

@@ -641,6 +641,146 @@ async fn a_webhook_that_only_failed_for_five_days_is_disabled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_webhook_that_is_enabled_again_gets_another_five_days() {
+    let world = world().await;
+    let receiver = Receiver::answering(500).await;
+    let hook = world.hook(&receiver.url(), |hook| hook.spec.retry_config = schedule(&[0])).await;
+    let state =
+        async || world.store.webhook(hook.tenant.clone(), hook.id).await.unwrap().unwrap().webhook.state;
+    world.publish(0..1).await;
+    world.until("it is dead", all_are(DeliveryStatus::Dead, 1)).await;
+    world.clock.advance(5 * 24 * 3600 * SECOND);
+    world.publish(1..2).await;
+    world.eventually("it is disabled", async || state().await != WebhookState::Active).await;
+    world.set_state(&hook, WebhookState::Active).await;
+    world.publish(2..3).await;
+    world.until("all are over", |all| all.len() == 3 && all.iter().all(|one| one.status.is_final())).await;
+    assert_eq!(state().await, WebhookState::Active, "one failure is not five days");
+    let world = world.restart(settings()).await;
+    world.publish(3..4).await;
+    world.until("it is over", |all| all.len() == 4 && all.iter().all(|one| one.status.is_final())).await;
+    let found = world.store.webhook(hook.tenant.clone(), hook.id).await.unwrap().unwrap();
+    assert_eq!(found.webhook.state, WebhookState::Active, "nor after a restart");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_no_probe_goes_with_the_verdict_also_after_a_restart() {
+    let world = world().await;
+    let (receiver, works) = broken().await;
+    let hook = world.hook(&receiver.url(), |hook| hook.spec.circuit_breaker_config = breaker(5)).await;
+    world.publish(0..60).await;
+    world.eventually("it opens", async || world.circuit(&hook).await.state == CircuitState::Open).await;
+    let gate = Gate::closed();
+    receiver.answer_with({
+        let gate = gate.clone();
+        move |_| Reply::status(200).held_by(&gate)
+    });
+    let before = receiver.count();
+    world.clock.advance(30 * SECOND);
+    receiver.wait_for(before + 5).await;
+    world
+        .eventually("half open is stored", async || {
+            let troubled = world.store.troubled().await.unwrap();
+            troubled.iter().any(|one| {
+                one.circuit.as_ref().is_some_and(|circuit| circuit.state == CircuitState::HalfOpen)
+            })
+        })
+        .await;
+    // The probes are lost with the process.
+    world.engine.drain(Duration::ZERO).await;
+    world.engine.stop().await;
+    works.store(true, SeqCst);
+    gate.open();
+    let engine = world::start(world.store.clone(), world.clock.clone(), settings()).await;
+    let world = world::World { engine, ..world };
+    world.eventually("it closes", async || world.circuit(&hook).await.state == CircuitState::Closed).await;
+    // The clock stands still: nobody waits for a time of its own but those that were cut off.
+    world
+        .until("the others are delivered", |all| {
+            all.iter().filter(|one| one.status == DeliveryStatus::Delivered).count() >= 50
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_a_token_is_given_up_on_in_time_and_takes_none() {
+    let world = world().await;
+    let receiver = Receiver::start().await;
+    world
+        .hook(&receiver.url(), |hook| {
+            hook.spec.rate_limit = Some(RateLimit { requests_per_minute: 1, burst: Some(1) });
+            hook.spec.retry_config.give_up_after = Some(redrive_core::time::Span::secs(60));
+        })
+        .await;
+    world.publish(0..6).await;
+    receiver.wait_for(1).await;
+    world.clock.advance(59 * SECOND);
+    world.publish(6..7).await;
+    world.clock.advance(31 * SECOND);
+    world
+        .until("the old ones are dead", |all| {
+            all.iter().filter(|one| one.dead_reason == Some(DeadReason::Expired)).count() == 5
+        })
+        .await;
+    receiver.wait_for(2).await;
+    assert_eq!(numbers(&receiver.arrivals()), [0, 6], "the token was for one that lives");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenants_new_limits_reach_what_waits() {
+    let world = world().await;
+    let gate = Gate::closed();
+    let receiver = Receiver::with({
+        let gate = gate.clone();
+        move |_| Reply::status(200).held_by(&gate)
+    })
+    .await;
+    world.hook(&receiver.url(), |_| {}).await;
+    let change = async |rules| {
+        let tenant = Tenant { id: TenantId::default(), name: None, rules, created_at: START };
+        assert!(world.engine.change_tenant(tenant).await.unwrap());
+    };
+    change(TenantRules { max_in_flight: Some(1), ..TenantRules::default() }).await;
+    world.publish(0..4).await;
+    receiver.wait_for(1).await;
+    change(TenantRules { max_in_flight: Some(3), ..TenantRules::default() }).await;
+    receiver.wait_for(3).await;
+    let slow = RateLimit { requests_per_minute: 1, burst: Some(1) };
+    change(TenantRules { rate_limit: Some(slow), ..TenantRules::default() }).await;
+    gate.open();
+    world.a_moment().await;
+    world.publish(4..8).await;
+    world.a_moment().await;
+    assert!(receiver.count() < 8, "a token a minute");
+    change(TenantRules::default()).await;
+    receiver.wait_for(8).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backlog_given_to_another_pool_is_left_alone() {
+    let world = world_with(Settings { max_items: 40, ..settings() }).await;
+    let gate = Gate::closed();
+    let receiver = Receiver::with({
+        let gate = gate.clone();
+        move |_| Reply::status(200).held_by(&gate)
+    })
+    .await;
+    world.hook(&receiver.url(), |_| {}).await;
+    world.publish(0..100).await;
+    receiver.wait_for(5).await;
+    let rules = TenantRules { pool: Some("others".into()), ..TenantRules::default() };
+    let tenant = Tenant { id: TenantId::default(), name: None, rules, created_at: START };
+    assert!(world.engine.change_tenant(tenant).await.unwrap());
+    gate.open();
+    world.a_moment().await;
+    let commits = world.store.vitals().await.unwrap().commits;
+    world.a_moment().await;
+    let more = world.store.vitals().await.unwrap().commits - commits;
+    assert!(more < 5, "{more} commits for nothing");
+    assert!(receiver.count() <= 10, "{}", receiver.count());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn one_success_starts_the_five_days_anew() {
     let world = world().await;
     let (receiver, works) = broken().await;

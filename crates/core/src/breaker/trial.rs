@@ -39,7 +39,7 @@ impl Trial {
         let verdict_at = self.verdict_at(policy);
         // After the time of the verdict only those under way are waited for, or it might never come.
         let late = verdict_at.is_some_and(|at| now >= at);
-        let known = self.answered.contains(&event) || self.under_way.iter().any(|probe| probe.event == event);
+        let known = self.knows(event);
         if !known && !late && self.left(policy) > 0 {
             let ticket = generation << 16 | u64::from(self.issued);
             self.issued = self.issued.wrapping_add(1);
@@ -48,6 +48,11 @@ impl Trial {
         }
         let verdict = verdict_at.filter(|at| known && *at > now);
         Permit::Wait { until: verdict.or(self.first_deadline()), forced: false }
+    }
+
+    /// Whether a probe of this event went out.
+    pub(super) fn knows(&self, event: EventId) -> bool {
+        self.answered.contains(&event) || self.under_way.iter().any(|probe| probe.event == event)
     }
 
     /// Takes an answer: whether the probe succeeded, or nothing if it says nothing about the endpoint. The

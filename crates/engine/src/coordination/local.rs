@@ -100,7 +100,10 @@ impl State {
         self.soonest = earlier(self.soonest, known.next_tick);
         let state = known.circuit.state();
         if let (Permit::Wait { until, .. }, CircuitState::HalfOpen) = (permit, state) {
-            return Grant::NoProbe { until: until.unwrap_or(now + hook.breaker.sleep_window) };
+            return match until {
+                Some(until) if known.circuit.has_probed(ask.event) => Grant::Probed { until },
+                _ => Grant::NoProbe,
+            };
         }
         let tenant_bucket = tenants
             .map(|limit| (limit, self.tenants.entry(hook.tenant.id.clone()).or_insert_with(Bucket::full)));
@@ -185,11 +188,11 @@ impl Coordination for Local {
         Changed { circuit, failing, failing_since: known.failing_since, trickle }
     }
 
-    fn tick(&self, now: Time, find: &dyn Fn(WebhookId) -> Option<Arc<Hook>>) -> Vec<Moved> {
+    fn tick(&self, now: Time, find: &dyn Fn(WebhookId) -> Option<Arc<Hook>>) -> (Vec<Moved>, Vec<Arc<Hook>>) {
         let state = &mut *self.state.lock();
-        let mut moved = Vec::new();
+        let (mut moved, mut half_open) = (Vec::new(), Vec::new());
         if state.soonest.is_none_or(|at| at > now) {
-            return moved;
+            return (moved, half_open);
         }
         let mut soonest = None;
         for (webhook, known) in &mut state.webhooks {
@@ -201,6 +204,9 @@ impl Coordination for Local {
                 Some(hook) => {
                     let transition = known.circuit.tick(&hook.breaker, now);
                     moved.extend(known.moved(&hook, transition));
+                    if transition.is_none() && known.circuit.state() == CircuitState::HalfOpen {
+                        half_open.push(hook);
+                    }
                 }
                 // Deleted, or not read yet: asked again once somebody sends to it.
                 None => known.next_tick = None,
@@ -208,7 +214,7 @@ impl Coordination for Local {
             soonest = earlier(soonest, known.next_tick);
         }
         state.soonest = soonest;
-        moved
+        (moved, half_open)
     }
 
     fn next_tick(&self) -> Option<Time> {
@@ -276,6 +282,12 @@ impl Coordination for Local {
         state.webhooks.insert(runtime.webhook, known);
     }
 
+    fn forgive(&self, webhook: WebhookId) {
+        if let Some(known) = self.state.lock().webhooks.get_mut(&webhook) {
+            known.failing_since = None;
+        }
+    }
+
     fn open(&self, most: usize) -> Vec<WebhookId> {
         let state = self.state.lock();
         let open = state.webhooks.iter().filter(|(_, known)| known.circuit.state() == CircuitState::Open);
@@ -301,7 +313,8 @@ impl Coordination for Local {
     fn tidy(&self, now: Time, find: &dyn Fn(WebhookId) -> Option<Arc<Hook>>) {
         self.state.lock().webhooks.retain(|webhook, known| match find(*webhook) {
             Some(hook) => !known.is_worthless(&hook, now),
-            None => known.next_tick.is_some() || known.failing_since.is_some(),
+            // Deleted.
+            None => false,
         });
     }
 }

@@ -42,8 +42,13 @@ pub(crate) enum Grant {
         why: WaitingOn,
         scope: Scope,
     },
-    /// The circuit is half open and this one is no probe: others may be.
-    NoProbe { until: Time },
+    /// The circuit is half open, and this one had its turn: others may be probes.
+    Probed {
+        /// When the verdict comes at the latest.
+        until: Time,
+    },
+    /// The circuit is half open, and all its probes are out.
+    NoProbe,
 }
 
 /// What came of a request.
@@ -112,7 +117,8 @@ pub(crate) trait Coordination: Send + Sync {
     /// Takes note of what came of a request.
     fn report(&self, hook: &Hook, report: Report, now: Time) -> Changed;
     /// Makes the moves that only time makes. `find` gives the webhook as it is now.
-    fn tick(&self, now: Time, find: &dyn Fn(WebhookId) -> Option<Arc<Hook>>) -> Vec<Moved>;
+    /// Gives the circuits that moved, and those that are half open and may want to see more deliveries.
+    fn tick(&self, now: Time, find: &dyn Fn(WebhookId) -> Option<Arc<Hook>>) -> (Vec<Moved>, Vec<Arc<Hook>>);
     /// When time makes the next move.
     fn next_tick(&self) -> Option<Time>;
     /// The webhook's policy may have changed. Gives how many deliveries a half-open circuit wants to see.
@@ -127,6 +133,8 @@ pub(crate) trait Coordination: Send + Sync {
     fn open(&self, most: usize) -> Vec<WebhookId>;
     /// Circuits by state.
     fn census(&self, now: Time) -> Census;
+    /// The webhook was enabled after having been disabled: what it did before is forgiven.
+    fn forgive(&self, webhook: WebhookId);
     /// Forgets webhooks of which there is nothing to remember.
     fn tidy(&self, now: Time, find: &dyn Fn(WebhookId) -> Option<Arc<Hook>>);
 }

@@ -84,8 +84,10 @@ pub(crate) enum Refusal {
     Soon(Scope, Time),
     /// For a while: all that the webhook has goes back to the store, and nothing comes in until then.
     Park(Time),
-    /// This one alone is not wanted before that time.
+    /// This one alone goes back to the store, not wanted before that time.
     Alone(Time),
+    /// It is no probe of a half-open circuit: it goes back, and no other comes in, until something changes.
+    NoProbe,
 }
 
 /// The lanes of this node.
@@ -108,6 +110,8 @@ pub(crate) struct Moves {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Usage {
     pub(crate) webhook: usize,
+    /// Deliveries that wait in memory for the webhook.
+    pub(crate) queued: usize,
     pub(crate) tenant: usize,
     pub(crate) node: usize,
 }
@@ -283,6 +287,18 @@ impl Dispatch {
     /// taken until that is stored.
     pub(crate) fn take_queued(&self, webhook: WebhookId) -> Vec<Ready> {
         self.state.lock().take_queued(webhook)
+    }
+
+    /// Hands out what is queued and over, to be ended without requests; otherwise as [`Dispatch::take_queued`].
+    pub(crate) fn take_over(&self, is_over: impl Fn(&Ready) -> bool) -> Vec<Ready> {
+        self.state.lock().take_over(is_over)
+    }
+
+    /// A tenant may have more or fewer requests at once, and other limits.
+    pub(crate) fn tenant_changed(&self, tenant: &TenantId, max_in_flight: usize) -> Moves {
+        let state = &mut *self.state.lock();
+        state.tenant_changed(tenant, max_in_flight);
+        state.pump()
     }
 
     /// Why a delivery that this node has was called off, if it was.

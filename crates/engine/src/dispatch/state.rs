@@ -367,10 +367,13 @@ impl State {
                 hook.lanes[at].queue.push_front(ready);
                 self.park(webhook, until, hand_back);
             }
-            Refusal::Alone(until) => {
+            Refusal::Alone(_) | Refusal::NoProbe => {
+                match how {
+                    Refusal::Alone(until) => ready.due = ready.due.max(until),
+                    _ => hook.trickle = Some(hook.sending.len()),
+                }
                 let queue = &mut hook.lanes[at];
                 queue.reserved += 1;
-                ready.due = ready.due.max(until);
                 hand_back.push(ready);
                 if lane.is_ordered() {
                     // Nothing behind it may pass it.
@@ -508,6 +511,32 @@ impl State {
         queued
     }
 
+    /// Takes out of the queues what `is_over` says is over, as [`State::take_queued`] does.
+    pub(super) fn take_over(&mut self, is_over: impl Fn(&Ready) -> bool) -> Vec<Ready> {
+        let mut over = Vec::new();
+        let mut slots = Vec::new();
+        for (webhook, hook) in &mut self.hooks {
+            for (lane, queue) in hook.lanes.iter_mut().enumerate() {
+                let (ended, stays): (Vec<_>, Vec<_>) = queue.queue.drain(..).partition(&is_over);
+                queue.queue = stays.into();
+                slots.extend(ended.iter().map(|_| (*webhook, lane)));
+                over.extend(ended);
+            }
+        }
+        for (webhook, lane) in slots {
+            self.take_slot(webhook, lane);
+        }
+        over
+    }
+
+    /// A tenant's rules have changed: whatever held it back is asked again.
+    pub(super) fn tenant_changed(&mut self, tenant: &TenantId, max_in_flight: usize) {
+        let Some(place) = self.places.get(tenant).copied() else { return };
+        self.tenants[place].max_in_flight = max_in_flight.max(1);
+        self.tenants[place].blocked_until = None;
+        self.unpark_tenant(place);
+    }
+
     pub(super) fn whereabouts(&self, webhook: WebhookId, delivery: DeliveryId) -> Option<Whereabouts> {
         let hook = self.hooks.get(&webhook)?;
         if hook.sending.contains(&delivery) {
@@ -520,6 +549,10 @@ impl State {
     pub(super) fn usage(&self, webhook: WebhookId, tenant: &TenantId) -> Usage {
         Usage {
             webhook: self.hooks.get(&webhook).map_or(0, |hook| hook.sending.len()),
+            queued: self
+                .hooks
+                .get(&webhook)
+                .map_or(0, |hook| hook.lanes.iter().map(|queue| queue.queue.len()).sum()),
             tenant: self.places.get(tenant).map_or(0, |place| self.tenants[*place].unsettled),
             node: self.unsettled,
         }

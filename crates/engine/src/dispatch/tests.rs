@@ -437,11 +437,12 @@ proptest! {
                 8 => match desk.pick(which) {
                     Some(ready) => {
                         let until = Time::from_millis(now + 3);
-                        let how = match n % 5 {
+                        let how = match n % 6 {
                             0 => Refusal::Soon(Scope::Webhook, until),
                             1 => Refusal::Soon(Scope::Tenant, until),
                             2 => Refusal::Soon(Scope::Node, until),
                             3 => Refusal::Alone(until),
+                            4 => Refusal::NoProbe,
                             _ => Refusal::Park(until),
                         };
                         dispatch.refuse(vec![Refused { ready, how }])
@@ -460,6 +461,10 @@ proptest! {
         }
         let moves = dispatch.wake_up(Time::from_millis(now + 1_000));
         desk.take(&dispatch, moves);
+        for which in 0..4 {
+            let moves = dispatch.unpark(whom(&made(which, 1), 2), None);
+            desk.take(&dispatch, moves);
+        }
         // Memory may not hold all at once: each lane that is behind gets its turn to find that there is no more.
         for _ in 0..50 {
             while let Some(done) = desk.pick(0) {

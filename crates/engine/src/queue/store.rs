@@ -32,7 +32,7 @@ impl Inner {
         }
         let now = self.clock.now();
         let due = self.store.due_lanes(self.settings.pools.clone(), now, LANES).await?;
-        let mut rooms = self.dispatch.take_hungry();
+        let mut rooms = self.served(self.dispatch.take_hungry());
         for key in due.lanes {
             if rooms.iter().map(|room| room.room).sum::<usize>() >= MAX_ROWS {
                 break;
@@ -61,6 +61,18 @@ impl Inner {
         };
         self.dispatch.release_bytes(bytes);
         taken
+    }
+
+    /// Without the lanes whose tenants were given to other nodes since.
+    fn served(self: &Arc<Self>, rooms: Vec<LaneRoom>) -> Vec<LaneRoom> {
+        let is_served =
+            |room: &LaneRoom| self.registry.hook(room.key.webhook).is_none_or(|hook| hook.tenant.is_served());
+        let (served, others): (Vec<_>, Vec<_>) = rooms.into_iter().partition(is_served);
+        for room in others {
+            let moves = self.dispatch.claimed(&room, Vec::new(), false);
+            self.carry_out(moves);
+        }
+        served
     }
 
     async fn reserve_lane(&self, key: LaneKey) -> Result<LaneRoom, StoreError> {

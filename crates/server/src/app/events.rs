@@ -7,6 +7,11 @@ use redrive_store::{EventFilter, PageRequest, StoredEvent};
 use super::{App, AppError};
 
 impl App {
+    /// Reads a tenant's webhooks if they are not known yet, so that publishing need not wait for them.
+    pub async fn learn(&self, tenant: &TenantId) -> Result<(), AppError> {
+        Ok(self.engine.learn(tenant).await?)
+    }
+
     /// Publishes an event, unless its payload is too large.
     pub async fn publish(&self, draft: Draft) -> Result<Receipt, AppError> {
         let most = self.rules.max_payload_bytes;

@@ -70,7 +70,7 @@ impl App {
             last_success_at: self.engine.last_success(id).await?,
             failing_since: gate.failing_since,
             in_flight: gate.in_flight,
-            backlog: attributed(&backlog, waiting.as_ref().map(|waiting| waiting.on)),
+            backlog: attributed(&backlog, gate.queued, waiting.as_ref().map(|waiting| waiting.on)),
             waiting,
             state,
         })
@@ -87,18 +87,21 @@ fn sum(minutes: &[MinuteRollup], from: Time) -> Rollup {
 }
 
 /// Says of each kind what it waits for; what is due waits for what holds the webhook back.
-fn attributed(backlog: &Backlog, holds_back: Option<WaitingOn>) -> BacklogSeen {
+/// A pause or a pool that nobody serves holds back everything, due or not.
+fn attributed(backlog: &Backlog, queued: usize, holds_back: Option<WaitingOn>) -> BacklogSeen {
+    let of_all = holds_back.filter(|why| matches!(why, WaitingOn::Paused | WaitingOn::Pool));
+    let queued = queued as u64;
     let kinds = [
-        (holds_back.unwrap_or(WaitingOn::Capacity), backlog.due),
-        (WaitingOn::Schedule, backlog.scheduled),
-        (WaitingOn::Order, backlog.in_order),
+        (holds_back.unwrap_or(WaitingOn::Capacity), backlog.due + queued),
+        (of_all.unwrap_or(WaitingOn::Schedule), backlog.scheduled),
+        (of_all.unwrap_or(WaitingOn::Order), backlog.in_order),
     ];
     let mut by_waiting_on = BTreeMap::new();
     for (why, count) in kinds.into_iter().filter(|(_, count)| *count > 0) {
         *by_waiting_on.entry(why.name()).or_default() += count;
     }
     BacklogSeen {
-        total: backlog.due + backlog.scheduled + backlog.in_order,
+        total: backlog.due + queued + backlog.scheduled + backlog.in_order,
         by_waiting_on,
         counted_up_to: backlog.more.then_some(MOST),
     }
@@ -125,10 +128,12 @@ mod tests {
     #[test]
     fn the_backlog_says_what_it_waits_for() {
         let backlog = Backlog { due: 3, scheduled: 2, in_order: 0, more: false };
-        let held = attributed(&backlog, Some(WaitingOn::CircuitOpen));
+        let held = attributed(&backlog, 0, Some(WaitingOn::CircuitOpen));
         assert_eq!((held.total, held.counted_up_to), (5, None));
         assert_eq!(held.by_waiting_on, BTreeMap::from([("circuit_open", 3), ("schedule", 2)]));
-        let free = attributed(&Backlog { in_order: 4, more: true, ..backlog }, None);
+        let parked = attributed(&backlog, 1, Some(WaitingOn::Paused));
+        assert_eq!(parked.by_waiting_on, BTreeMap::from([("paused", 6)]));
+        let free = attributed(&Backlog { in_order: 4, more: true, ..backlog }, 0, None);
         assert_eq!((free.total, free.counted_up_to), (9, Some(MOST)));
         assert_eq!(free.by_waiting_on, BTreeMap::from([("capacity", 3), ("order", 4), ("schedule", 2)]));
     }

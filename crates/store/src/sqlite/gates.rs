@@ -204,6 +204,20 @@ impl Gates for Sqlite {
     }
 }
 
+/// A webhook that gets events again after it got none starts anew: its failures before do not count.
+pub(super) fn forgive(transaction: &Transaction<'_>, webhook: &Webhook) -> rusqlite::Result<()> {
+    let was: Option<WebhookState> = transaction
+        .prepare_cached("SELECT state FROM webhooks WHERE id = ?")?
+        .query_row([Col(webhook.id)], |row| from_json(row, 0))
+        .optional()?;
+    if was.is_some_and(|was| !was.gets_events()) && webhook.state.gets_events() {
+        transaction
+            .prepare_cached("UPDATE runtime SET failing_since = NULL WHERE webhook = ?")?
+            .execute([Col(webhook.id)])?;
+    }
+    Ok(())
+}
+
 /// Notes whether a webhook is paused; its lanes stand still from then on, or move again.
 pub(super) fn pause(transaction: &Transaction<'_>, webhook: &Webhook) -> rusqlite::Result<()> {
     let paused = webhook.state == WebhookState::Paused;

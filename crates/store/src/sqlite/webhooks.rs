@@ -173,6 +173,7 @@ pub(super) fn store(transaction: &Transaction<'_>, webhook: &Webhook) -> rusqlit
         .query_row([webhook.tenant.as_str()], |row| row.get(0))
         .optional()?;
     let Some(version) = version else { return Ok(None) };
+    gates::forgive(transaction, webhook)?;
     transaction
         .prepare_cached(&format!(
             "INSERT OR REPLACE INTO webhooks ({COLUMNS}, deleted, sweeping, expires_at)

@@ -1,5 +1,11 @@
 //! `POST /v1/events` and `/v1/events/batch`: taking events in.
 
+use std::{
+    future::{Future, poll_fn},
+    pin::Pin,
+    task::Poll,
+};
+
 use std::borrow::Cow;
 
 use axum::{
@@ -213,19 +219,15 @@ pub(super) async fn publish_batch(
             }
             draft(event, &raw.body, tenant.clone())
         });
-        // All of them wait for the store together, so that they share commits.
         under_way.push(match draft {
-            Ok(draft) => Ok(tokio::spawn(publish_one(app.clone(), draft))),
-            Err(problem) => Err(problem),
+            Ok(draft) => UnderWay::Publishing(Box::pin(publish_one(app.clone(), draft))),
+            Err(problem) => UnderWay::Over(Err(problem)),
         });
     }
+    app.learn(&tenant).await?;
     let mut data = Vec::with_capacity(under_way.len());
-    for item in under_way {
-        let result = match item {
-            Ok(task) => task.await.unwrap_or_else(|_| Err(stopped())),
-            Err(problem) => Err(problem),
-        };
-        data.push(batch_item(result));
+    for item in in_order(under_way).await {
+        data.push(batch_item(item));
     }
     if let Some(first) = data.first()
         && data.iter().all(|item| item.status == StatusCode::SERVICE_UNAVAILABLE.as_u16())
@@ -236,12 +238,37 @@ pub(super) async fn publish_batch(
     Ok((StatusCode::ACCEPTED, axum::Json(BatchView { data })).into_response())
 }
 
-async fn publish_one(app: AppState, draft: Draft) -> Result<Receipt, Problem> {
-    Ok(app.publish(draft).await?)
+/// One event of a batch.
+enum UnderWay {
+    Publishing(Pin<Box<dyn Future<Output = Result<Receipt, Problem>> + Send>>),
+    Over(Result<Receipt, Problem>),
 }
 
-fn stopped() -> Problem {
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", "the server is stopping; send it again")
+/// Hands all of them to the store in their order, where they wait together and share commits.
+async fn in_order(mut under_way: Vec<UnderWay>) -> Vec<Result<Receipt, Problem>> {
+    poll_fn(|context| {
+        for item in &mut under_way {
+            if let UnderWay::Publishing(publishing) = item
+                && let Poll::Ready(result) = publishing.as_mut().poll(context)
+            {
+                *item = UnderWay::Over(result);
+            }
+        }
+        Poll::Ready(())
+    })
+    .await;
+    let mut results = Vec::with_capacity(under_way.len());
+    for item in under_way {
+        results.push(match item {
+            UnderWay::Publishing(publishing) => publishing.await,
+            UnderWay::Over(result) => result,
+        });
+    }
+    results
+}
+
+async fn publish_one(app: AppState, draft: Draft) -> Result<Receipt, Problem> {
+    Ok(app.publish(draft).await?)
 }
 
 fn batch_item(result: Result<Receipt, Problem>) -> BatchItem {
