@@ -31,6 +31,7 @@ impl State {
         let Some(hook) = self.hooks.get_mut(&whom.webhook) else { return false };
         let at = hook.lane(lane);
         if !fits || hook.lanes[at].backlog {
+            hook.vacate_if_idle(at);
             self.forget_if_idle(whom.webhook);
             return false;
         }
@@ -102,6 +103,9 @@ impl State {
         {
             hook.lanes[at].reserved -= count;
             self.note_hunger(webhook, at);
+            if let Some(hook) = self.hooks.get_mut(&webhook) {
+                hook.vacate_if_idle(at);
+            }
         }
         self.forget_if_idle(webhook);
     }
@@ -150,6 +154,7 @@ impl State {
             let queue = &mut hook.lanes[at];
             if !queue.backlog {
                 queue.hungry = false;
+                hook.vacate_if_idle(at);
                 self.forget_if_idle(webhook);
                 continue;
             }
@@ -212,6 +217,9 @@ impl State {
         queue.queue.extend(deliveries);
         self.give_turn(*webhook, at);
         self.note_hunger(*webhook, at);
+        if let Some(hook) = self.hooks.get_mut(webhook) {
+            hook.vacate_if_idle(at);
+        }
         self.forget_if_idle(*webhook);
         Vec::new()
     }

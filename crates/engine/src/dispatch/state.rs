@@ -82,7 +82,15 @@ impl Block {
 pub(super) struct Hooked {
     /// The place of its tenant.
     pub(super) tenant: usize,
+    /// Lanes by their places, which do not change while they are in use.
     pub(super) lanes: Vec<Queue>,
+    /// The places of the free lanes by class, and of the orders by key. There may be very many orders.
+    classes: [Option<usize>; CLASSES],
+    orders: HashMap<Box<str>, usize>,
+    /// Places of orders that are over.
+    vacant: Vec<usize>,
+    /// Where to look first for a lane that may send.
+    pub(super) look_at: usize,
     /// Requests under way.
     pub(super) sending: Vec<DeliveryId>,
     pub(super) max_in_flight: usize,
@@ -110,15 +118,53 @@ impl Hooked {
     }
 
     pub(super) fn position(&self, lane: &Lane) -> Option<usize> {
-        self.lanes.iter().position(|queue| queue.lane == *lane)
+        match lane {
+            Lane::Free { .. } => self.classes[lane.class()],
+            Lane::Ordered(key) => self.orders.get(key).copied(),
+        }
+    }
+
+    /// The places of the lanes without an order.
+    pub(super) fn free_lanes(&self) -> impl Iterator<Item = usize> + use<> {
+        self.classes.into_iter().flatten()
+    }
+
+    pub(super) fn has_orders(&self) -> bool {
+        !self.orders.is_empty()
     }
 
     /// The place of a lane, made if need be.
     pub(super) fn lane(&mut self, lane: &Lane) -> usize {
-        self.position(lane).unwrap_or_else(|| {
-            self.lanes.push(Queue::new(lane.clone()));
-            self.lanes.len() - 1
-        })
+        if let Some(place) = self.position(lane) {
+            return place;
+        }
+        let place = match self.vacant.pop() {
+            Some(place) => {
+                self.lanes[place] = Queue::new(lane.clone());
+                place
+            }
+            None => {
+                self.lanes.push(Queue::new(lane.clone()));
+                self.lanes.len() - 1
+            }
+        };
+        match lane {
+            Lane::Free { .. } => self.classes[lane.class()] = Some(place),
+            Lane::Ordered(key) => drop(self.orders.insert(key.clone(), place)),
+        }
+        place
+    }
+
+    /// Gives up the place of an order with nothing in it. Event types come and go.
+    pub(super) fn vacate_if_idle(&mut self, place: usize) {
+        let queue = &self.lanes[place];
+        if let Lane::Ordered(key) = &queue.lane
+            && queue.is_idle()
+            && self.orders.get(key) == Some(&place)
+        {
+            self.orders.remove(key);
+            self.vacant.push(place);
+        }
     }
 
     fn is_idle(&self) -> bool {
@@ -219,6 +265,10 @@ impl State {
             let hook = Hooked {
                 tenant,
                 lanes: Vec::new(),
+                classes: [None; CLASSES],
+                orders: HashMap::new(),
+                vacant: Vec::new(),
+                look_at: 0,
                 sending: Vec::new(),
                 max_in_flight: 1,
                 block: None,
@@ -318,7 +368,7 @@ impl State {
         if let Some(at) = hook.sending.iter().position(|sending| *sending == delivery) {
             hook.sending.swap_remove(at);
         }
-        self.give_turns(webhook);
+        self.give_next_turns(webhook);
     }
 
     pub(super) fn settled(&mut self, ready: &Ready, still_waits: bool) -> Vec<Ready> {
@@ -341,6 +391,9 @@ impl State {
             }
             self.give_turn(webhook, lane);
             self.note_hunger(webhook, lane);
+            if let Some(hook) = self.hooks.get_mut(&webhook) {
+                hook.vacate_if_idle(lane);
+            }
         }
         self.forget_if_idle(webhook);
         hand_back

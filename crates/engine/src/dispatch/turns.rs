@@ -34,6 +34,34 @@ impl State {
         self.join_rota(place, class);
     }
 
+    /// Puts lanes of a webhook in line that may send now that a request is over: those of every class, among
+    /// which the weights choose, and as many orders in turn as it may have requests.
+    pub(super) fn give_next_turns(&mut self, webhook: WebhookId) {
+        let Some(hook) = self.hooks.get(&webhook) else { return };
+        let (lanes, first, orders) = (hook.lanes.len(), hook.look_at, hook.has_orders());
+        let mut wanted = hook.max_in_flight.saturating_sub(hook.sending.len());
+        for lane in hook.free_lanes() {
+            self.give_turn(webhook, lane);
+        }
+        for at in (0..lanes).filter(|_| orders) {
+            if wanted == 0 {
+                break;
+            }
+            let lane = (first + at) % lanes;
+            let Some(hook) = self.hooks.get(&webhook) else { return };
+            if !hook.lanes[lane].lane.is_ordered() {
+                continue;
+            }
+            self.give_turn(webhook, lane);
+            if let Some(hook) = self.hooks.get_mut(&webhook)
+                && hook.lanes[lane].in_turn
+            {
+                wanted -= 1;
+                hook.look_at = lane + 1;
+            }
+        }
+    }
+
     /// Puts every lane of a webhook in line that may send.
     pub(super) fn give_turns(&mut self, webhook: WebhookId) {
         let lanes = self.hooks.get(&webhook).map_or(0, |hook| hook.lanes.len());
@@ -126,6 +154,7 @@ impl State {
             let Some(hook) = self.hooks.get_mut(&webhook) else { continue };
             hook.lanes[lane].in_turn = false;
             if !hook.may_send(lane) {
+                hook.vacate_if_idle(lane);
                 self.forget_if_idle(webhook);
                 continue;
             }
