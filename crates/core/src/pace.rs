@@ -11,7 +11,7 @@ const START: f64 = 8.0;
 /// It never closes further: retries go on, whatever happens.
 const LEAST: f64 = 4.0;
 /// How much slower than in calm times is still well.
-const TOLERANCE: f64 = 1.85;
+const TOLERANCE: f64 = 1.8;
 /// Milliseconds that are nobody's business.
 const NEGLIGIBLE: f64 = 0.1;
 /// How often the window moves.
