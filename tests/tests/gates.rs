@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use redrive_testkit::{Answer, Api, Gate, Receiver, Redrive, Reply, Setup};
+use redrive_testkit::{Answer, Api, Receiver, Redrive, Reply, Setup};
 use redrive_tests::{
     attempts_of, delivery_is, delivery_of, delivery_when, entries, id, millis, redrive_at_speed, text,
 };
@@ -316,12 +316,7 @@ async fn a_429_holds_the_whole_webhook_back() {
 
 #[tokio::test]
 async fn hung_endpoints_of_one_tenant_cost_another_nothing() {
-    let gate = Gate::closed();
-    let hung = Receiver::with({
-        let gate = gate.clone();
-        move |_| Reply::status(200).held_by(&gate)
-    })
-    .await;
+    let (hung, gate) = Receiver::held(200).await;
     let healthy = Receiver::start().await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
@@ -344,12 +339,7 @@ async fn hung_endpoints_of_one_tenant_cost_another_nothing() {
 
 #[tokio::test]
 async fn urgent_events_go_first_and_a_retry_can_be_made_urgent() {
-    let gate = Gate::closed();
-    let receiver = Receiver::with({
-        let gate = gate.clone();
-        move |_| Reply::status(200).held_by(&gate)
-    })
-    .await;
+    let (receiver, gate) = Receiver::held(200).await;
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let webhook = api.create_webhook(&receiver.url(), json!({"max_in_flight": 1})).await;

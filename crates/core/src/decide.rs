@@ -77,6 +77,12 @@ pub fn gives_up_at(created_at: Time, policy: &RetryPolicy) -> Time {
     created_at + policy.give_up_after.get()
 }
 
+/// Whether a webhook has only failed for too long: nothing but failures came back since `failing_since`, the
+/// last of them now, and that is as long as it may. No length: never.
+pub fn has_failed_for_too_long(failing_since: Option<Time>, at_most: Option<Duration>, now: Time) -> bool {
+    failing_since.zip(at_most).is_some_and(|(since, at_most)| now.since(since) >= at_most)
+}
+
 /// 429 speaks for the whole endpoint: until its `Retry-After`, or for the shortest wait after a 429 if it names
 /// none, the webhook's other deliveries wait too.
 fn hold_until(policy: &RetryPolicy, failure: &Failure, now: Time) -> Option<Time> {
@@ -143,6 +149,18 @@ mod tests {
         let situation = Situation { attempt, created_at: created(), cancel_requested: false, policy };
         let now = created() + Duration::from_secs(seconds);
         decide(&situation, &Verdict::Failed(failure), now, 0.5).decision
+    }
+
+    #[test]
+    fn a_webhook_may_fail_for_so_long_and_no_longer() {
+        let day = Duration::from_secs(DAY);
+        let failed_for = |secs, at_most| {
+            has_failed_for_too_long(Some(created()), at_most, created() + Duration::from_secs(secs))
+        };
+        assert!(!failed_for(DAY - 1, Some(day)));
+        assert!(failed_for(DAY, Some(day)));
+        assert!(!failed_for(1_000 * DAY, None), "never, if there is no length");
+        assert!(!has_failed_for_too_long(None, Some(day), created()), "it does not fail");
     }
 
     #[test]

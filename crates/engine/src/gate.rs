@@ -82,7 +82,9 @@ impl Inner {
         for ready in start {
             match self.registry.hook(ready.webhook) {
                 // What is over needs nobody's leave to end, and no token.
-                Some(hook) if is_over(&ready, &hook, now) => self.start_one(ready, hook),
+                Some(hook) if end_without_request(&ready, &hook, now).is_some() => {
+                    self.spawn(ready, Pass { hook, probe: None, circuit: CircuitState::Closed });
+                }
                 Some(hook) => known.push((ready, hook)),
                 None => self.start_unknown(ready),
             }
@@ -100,11 +102,7 @@ impl Inner {
         let mut refused = Vec::new();
         for ((ready, hook), grant) in known.into_iter().zip(grants) {
             match grant {
-                Grant::Go { probe, circuit } => {
-                    let inner = self.clone();
-                    let pass = Pass { hook, probe, circuit };
-                    self.runtime.spawn(async move { inner.deliver(ready, pass).await });
-                }
+                Grant::Go { probe, circuit } => self.spawn(ready, Pass { hook, probe, circuit }),
                 Grant::Wait { until, why, scope } => {
                     self.metrics.held_back(why);
                     let how = match (why, until) {
@@ -126,10 +124,8 @@ impl Inner {
         refused
     }
 
-    /// Starts what will end without a request.
-    fn start_one(self: &Arc<Self>, ready: Ready, hook: Arc<Hook>) {
+    fn spawn(self: &Arc<Self>, ready: Ready, pass: Pass) {
         let inner = self.clone();
-        let pass = Pass { hook, probe: None, circuit: CircuitState::Closed };
         self.runtime.spawn(async move { inner.deliver(ready, pass).await });
     }
 
@@ -167,15 +163,8 @@ impl Inner {
 
     /// Whether a delivery that nothing holds back is to be sent at all.
     pub(crate) async fn gate(&self, ready: &Ready, hook: &Hook) -> Result<Gate, StoreError> {
-        if let Some(reason) = hook.state.cancels_because() {
-            return Ok(Gate::End(Next::Cancelled { reason: reason.to_owned() }));
-        }
-        let now = self.clock.now();
-        if hook.has_expired(now) {
-            return Ok(Gate::End(Next::Cancelled { reason: crate::expiry::EXPIRED.into() }));
-        }
-        if now >= decide::gives_up_at(ready.created_at, &hook.policy) {
-            return Ok(Gate::End(Next::Dead { reason: DeadReason::Expired }));
+        if let Some(next) = end_without_request(ready, hook, self.clock.now()) {
+            return Ok(Gate::End(next));
         }
         if ready.deaths >= decide::POISON_DEATHS {
             return Ok(Gate::Poison);
@@ -188,9 +177,14 @@ impl Inner {
     }
 }
 
-/// Whether a delivery is over before it is sent: its webhook is, or it has waited for too long.
-fn is_over(ready: &Ready, hook: &Hook, now: Time) -> bool {
-    hook.state.cancels_because().is_some()
-        || hook.has_expired(now)
-        || now >= decide::gives_up_at(ready.created_at, &hook.policy)
+/// How a delivery ends before it is sent, if it does: its webhook is over, or it has waited for too long.
+fn end_without_request(ready: &Ready, hook: &Hook, now: Time) -> Option<Next> {
+    if let Some(reason) = hook.state.cancels_because() {
+        return Some(Next::Cancelled { reason: reason.to_owned() });
+    }
+    if hook.has_expired(now) {
+        return Some(Next::Cancelled { reason: crate::expiry::EXPIRED.into() });
+    }
+    let too_old = now >= decide::gives_up_at(ready.created_at, &hook.policy);
+    too_old.then_some(Next::Dead { reason: DeadReason::Expired })
 }

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use redrive_core::{
     DeliveryId, DeliveryStatus, FailureCategory, Time,
     breaker::Call,
-    decide::{Decided, Decision, Situation, decide},
+    decide::{Decided, Decision, Situation, decide, has_failed_for_too_long},
     lane::Lane,
     outcome::{SendFailure, Verdict, classify},
     webhook::WebhookState,
@@ -120,12 +120,15 @@ impl Inner {
         if decided.disable_webhook {
             return Some(GONE.to_owned());
         }
-        let (after, since) = (self.settings.disable_after?, changed.failing_since?);
-        let length = match after.as_secs() {
+        let at_most = self.settings.disable_after;
+        if !failed || !has_failed_for_too_long(changed.failing_since, at_most, now) {
+            return None;
+        }
+        let length = match at_most.unwrap_or_default().as_secs() {
             secs if secs % 86_400 == 0 => format!("{} days", secs / 86_400),
             secs => format!("{secs} seconds"),
         };
-        (failed && now.since(since) >= after).then(|| format!("no delivery succeeded for {length}"))
+        Some(format!("no delivery succeeded for {length}"))
     }
 
     /// Records the end of a delivery that was not sent.

@@ -26,7 +26,7 @@ use redrive_store::{
     LaneKey, LaneRoom, Store,
     sqlite::{Options, Sqlite},
 };
-use redrive_testkit::{Gate, Receiver, Reply};
+use redrive_testkit::Receiver;
 use world::{START, World, all_are, draft, settings, start, webhook, world, world_with};
 
 const FRESH: Lane = Lane::Free { priority: Priority::Normal, retry: false };
@@ -70,12 +70,7 @@ async fn every_attempt_of_the_default_schedule_comes_in_time_and_then_it_is_dead
 async fn what_does_not_fit_in_memory_is_delivered_all_the_same_once_each() {
     let bounds = Settings { max_items: 20, lane_items: 8, max_in_flight: 6, ..settings() };
     let world = world_with(bounds).await;
-    let receiver = Receiver::start().await;
-    let gate = Gate::closed();
-    receiver.answer_with({
-        let gate = gate.clone();
-        move |_| Reply::status(200).held_by(&gate)
-    });
+    let (receiver, gate) = Receiver::held(200).await;
     for path in ["/a", "/b", "/c"] {
         world.engine.create_webhook(webhook(&receiver.url_at(path), RetryConfig::default())).await.unwrap();
     }
@@ -197,12 +192,7 @@ async fn a_delivery_past_its_time_dies_without_another_request() {
 #[tokio::test(flavor = "multi_thread")]
 async fn draining_hands_back_what_was_only_queued() {
     let world = world().await;
-    let receiver = Receiver::start().await;
-    let gate = Gate::closed();
-    receiver.answer_with({
-        let gate = gate.clone();
-        move |_| Reply::status(200).held_by(&gate)
-    });
+    let (receiver, gate) = Receiver::held(200).await;
     world.engine.create_webhook(webhook(&receiver.url(), RetryConfig::default())).await.unwrap();
     for n in 0..30 {
         world.engine.publish(draft(n)).await.unwrap();
@@ -234,12 +224,7 @@ async fn draining_hands_back_what_was_only_queued() {
 #[tokio::test(flavor = "multi_thread")]
 async fn disabling_a_webhook_calls_off_what_waits_and_what_is_queued() {
     let world = world().await;
-    let receiver = Receiver::start().await;
-    let gate = Gate::closed();
-    receiver.answer_with({
-        let gate = gate.clone();
-        move |_| Reply::status(500).held_by(&gate)
-    });
+    let (receiver, gate) = Receiver::held(500).await;
     let hook = webhook(&receiver.url(), RetryConfig::default());
     world.engine.create_webhook(hook.clone()).await.unwrap();
     for n in 0..20 {

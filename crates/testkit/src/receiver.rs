@@ -50,6 +50,13 @@ impl Receiver {
         Self { server, state }
     }
 
+    /// A receiver that takes requests at once and answers them with this status when the gate is opened.
+    pub async fn held(status: u16) -> (Self, Gate) {
+        let gate = Gate::closed();
+        let held = gate.clone();
+        (Self::with(move |_| Reply::status(status).held_by(&held)).await, gate)
+    }
+
     /// Where to send requests.
     pub fn url(&self) -> String {
         self.url_at("/hook")
@@ -302,9 +309,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_gate_holds_answers_back_but_not_arrivals() {
-        let gate = Gate::closed();
-        let held = gate.clone();
-        let receiver = Receiver::with(move |_| Reply::status(200).held_by(&held)).await;
+        let (receiver, gate) = Receiver::held(200).await;
         let client = client(&receiver);
         let asking = tokio::spawn(async move { client.get("/").await.status });
         receiver.wait_for(1).await;

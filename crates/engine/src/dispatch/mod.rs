@@ -7,6 +7,7 @@
 //! Room and sending slots are shared: no tenant, no webhook and no storm of retries can take all of either,
 //! see [`redrive_core::fairness`]. Who goes next is in `turns`, how much fits is in `room`.
 
+mod lanes;
 mod room;
 mod state;
 mod turns;

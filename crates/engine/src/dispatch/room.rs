@@ -7,10 +7,7 @@ use redrive_core::{
 };
 use redrive_store::{LaneKey, LaneRoom};
 
-use super::{
-    Ready, Whom,
-    state::{State, is_retry},
-};
+use super::{Ready, Whom, lanes::is_retry, state::State};
 
 /// How many deliveries one claim takes from one lane at the most, so that many due lanes share the room.
 const QUANTUM: usize = 500;

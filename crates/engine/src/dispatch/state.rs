@@ -1,4 +1,4 @@
-//! What is in memory: webhooks with their lanes, tenants, and the books that are kept of both.
+//! What is in memory as a whole: webhooks, tenants, and the books that are kept of both.
 
 use std::{
     cmp::Reverse,
@@ -11,169 +11,12 @@ use redrive_core::{
     lane::{CLASSES, Lane},
 };
 
-use super::{Bounds, Ready, Refusal, Usage, Whereabouts, Whom, turns::Rota};
+use super::{
+    Bounds, Ready, Refusal, Usage, Whereabouts, Whom,
+    lanes::{Block, Hooked, is_retry},
+    turns::Rota,
+};
 use crate::ids::ById;
-
-/// A lane: one queue of one webhook.
-#[derive(Debug)]
-pub(super) struct Queue {
-    pub(super) lane: Lane,
-    pub(super) queue: VecDeque<Ready>,
-    /// Room set aside for deliveries that are being committed, claimed or handed back.
-    pub(super) reserved: usize,
-    /// Its deliveries whose outcome is not stored. In an order there is one at the most.
-    pub(super) unsettled: usize,
-    /// More is due in the store: newer deliveries must not overtake it.
-    pub(super) backlog: bool,
-    pub(super) in_turn: bool,
-    pub(super) hungry: bool,
-}
-
-impl Queue {
-    fn new(lane: Lane) -> Self {
-        Self {
-            lane,
-            queue: VecDeque::new(),
-            reserved: 0,
-            unsettled: 0,
-            backlog: false,
-            in_turn: false,
-            hungry: false,
-        }
-    }
-
-    /// What it takes up.
-    pub(super) fn held(&self) -> usize {
-        self.queue.len() + self.reserved + self.unsettled
-    }
-
-    pub(super) fn is_retry(&self) -> bool {
-        is_retry(&self.lane)
-    }
-
-    fn is_idle(&self) -> bool {
-        self.held() == 0 && !self.backlog && !self.in_turn && !self.hungry
-    }
-}
-
-pub(super) fn is_retry(lane: &Lane) -> bool {
-    matches!(lane, Lane::Free { retry: true, .. })
-}
-
-/// What holds a webhook back here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Block {
-    /// Soon over: the queue stays.
-    Moment(Time),
-    /// Not soon over: the queue is in the store, and nothing comes in.
-    Parked(Time),
-}
-
-impl Block {
-    fn until(self) -> Time {
-        match self {
-            Self::Moment(until) | Self::Parked(until) => until,
-        }
-    }
-}
-
-/// A webhook with something in memory, or with something that holds it back.
-#[derive(Debug)]
-pub(super) struct Hooked {
-    /// The place of its tenant.
-    pub(super) tenant: usize,
-    /// Lanes by their places, which do not change while they are in use.
-    pub(super) lanes: Vec<Queue>,
-    /// The places of the free lanes by class, and of the orders by key. There may be very many orders.
-    classes: [Option<usize>; CLASSES],
-    orders: HashMap<Box<str>, usize>,
-    /// Places of orders that are over.
-    vacant: Vec<usize>,
-    /// Where to look first for a lane that may send.
-    pub(super) look_at: usize,
-    /// Requests under way.
-    pub(super) sending: Vec<DeliveryId>,
-    pub(super) max_in_flight: usize,
-    pub(super) block: Option<Block>,
-    /// While its circuit is half open: no more than so many at once in memory.
-    pub(super) trickle: Option<usize>,
-}
-
-impl Hooked {
-    pub(super) fn held(&self) -> usize {
-        self.lanes.iter().map(Queue::held).sum()
-    }
-
-    pub(super) fn is_parked(&self) -> bool {
-        matches!(self.block, Some(Block::Parked(_)))
-    }
-
-    /// Whether the first of this lane may be sent, as far as this webhook goes.
-    pub(super) fn may_send(&self, lane: usize) -> bool {
-        let queue = &self.lanes[lane];
-        !queue.queue.is_empty()
-            && self.block.is_none()
-            && self.sending.len() < self.max_in_flight
-            && (queue.unsettled == 0 || !queue.lane.is_ordered())
-    }
-
-    pub(super) fn position(&self, lane: &Lane) -> Option<usize> {
-        match lane {
-            Lane::Free { .. } => self.classes[lane.class()],
-            Lane::Ordered(key) => self.orders.get(key).copied(),
-        }
-    }
-
-    /// The places of the lanes without an order.
-    pub(super) fn free_lanes(&self) -> impl Iterator<Item = usize> + use<> {
-        self.classes.into_iter().flatten()
-    }
-
-    pub(super) fn has_orders(&self) -> bool {
-        !self.orders.is_empty()
-    }
-
-    /// The place of a lane, made if need be.
-    pub(super) fn lane(&mut self, lane: &Lane) -> usize {
-        if let Some(place) = self.position(lane) {
-            return place;
-        }
-        let place = match self.vacant.pop() {
-            Some(place) => {
-                self.lanes[place] = Queue::new(lane.clone());
-                place
-            }
-            None => {
-                self.lanes.push(Queue::new(lane.clone()));
-                self.lanes.len() - 1
-            }
-        };
-        match lane {
-            Lane::Free { .. } => self.classes[lane.class()] = Some(place),
-            Lane::Ordered(key) => drop(self.orders.insert(key.clone(), place)),
-        }
-        place
-    }
-
-    /// Gives up the place of an order with nothing in it. Event types come and go.
-    pub(super) fn vacate_if_idle(&mut self, place: usize) {
-        let queue = &self.lanes[place];
-        if let Lane::Ordered(key) = &queue.lane
-            && queue.is_idle()
-            && self.orders.get(key) == Some(&place)
-        {
-            self.orders.remove(key);
-            self.vacant.push(place);
-        }
-    }
-
-    fn is_idle(&self) -> bool {
-        self.sending.is_empty()
-            && self.block.is_none()
-            && self.trickle.is_none()
-            && self.lanes.iter().all(Queue::is_idle)
-    }
-}
 
 /// A tenant with a webhook in memory.
 #[derive(Debug, Default)]
@@ -189,7 +32,7 @@ pub(super) struct Tenant {
     pub(super) turns: [VecDeque<(WebhookId, usize)>; CLASSES],
     /// Whether it is in the rota of each class.
     pub(super) in_rota: [bool; CLASSES],
-    /// It may not send for now: it is in no rota.
+    /// It may not send for now: it joins no rota, and leaves each one when its turn comes there.
     pub(super) parked: bool,
     pub(super) blocked_until: Option<Time>,
 }
@@ -262,19 +105,7 @@ impl State {
         if !self.hooks.contains_key(&whom.webhook) {
             let tenant = self.place(whom.tenant);
             self.tenants[tenant].hooks += 1;
-            let hook = Hooked {
-                tenant,
-                lanes: Vec::new(),
-                classes: [None; CLASSES],
-                orders: HashMap::new(),
-                vacant: Vec::new(),
-                look_at: 0,
-                sending: Vec::new(),
-                max_in_flight: 1,
-                block: None,
-                trickle: None,
-            };
-            self.hooks.insert(whom.webhook, hook);
+            self.hooks.insert(whom.webhook, Hooked::new(tenant));
         }
         let hook = self.hooks.entry(whom.webhook).or_insert_with(|| unreachable!("it was made above"));
         hook.max_in_flight = whom.max_in_flight.max(1);
@@ -309,13 +140,9 @@ impl State {
         }
         let place = hook.tenant;
         self.hooks.remove(&webhook);
-        let tenant = &mut self.tenants[place];
-        tenant.hooks -= 1;
+        self.tenants[place].hooks -= 1;
         // A place in the rota or among the parked is given up there, when its turn comes.
-        if tenant.hooks == 0 && !tenant.parked && tenant.in_rota == [false; CLASSES] {
-            self.places.remove(&tenant.id);
-            self.free_places.push(place);
-        }
+        self.forget_tenant_if_idle(place);
     }
 
     /// Gives up the place of a tenant that has nothing here any more.
@@ -364,10 +191,7 @@ impl State {
     }
 
     pub(super) fn answered(&mut self, webhook: WebhookId, delivery: DeliveryId) {
-        let Some(hook) = self.hooks.get_mut(&webhook) else { return };
-        if let Some(at) = hook.sending.iter().position(|sending| *sending == delivery) {
-            hook.sending.swap_remove(at);
-        }
+        self.end_request(webhook, delivery);
         self.give_next_turns(webhook);
     }
 
@@ -385,9 +209,7 @@ impl State {
         {
             if still_waits && ready.lane.is_ordered() {
                 // Whatever comes after it waits with it, in the store.
-                let queue = &mut hook.lanes[lane];
-                queue.reserved += queue.queue.len();
-                hand_back.extend(queue.queue.drain(..));
+                hook.lanes[lane].hand_back(&mut hand_back);
             }
             self.give_turn(webhook, lane);
             self.note_hunger(webhook, lane);
@@ -402,7 +224,7 @@ impl State {
     /// Takes back what the gate did not let pass.
     pub(super) fn refuse(&mut self, mut ready: Ready, how: Refusal, hand_back: &mut Vec<Ready>) {
         let (webhook, lane) = (ready.webhook, ready.lane.clone());
-        self.answered_without_turn(webhook, ready.id);
+        self.end_request(webhook, ready.id);
         self.free_slot(webhook, &lane);
         let Some(hook) = self.hooks.get_mut(&webhook) else { return };
         let at = hook.lane(&lane);
@@ -430,15 +252,14 @@ impl State {
                 hand_back.push(ready);
                 if lane.is_ordered() {
                     // Nothing behind it may pass it.
-                    queue.reserved += queue.queue.len();
-                    hand_back.extend(queue.queue.drain(..));
+                    queue.hand_back(hand_back);
                 }
                 self.give_turns(webhook);
             }
         }
     }
 
-    fn answered_without_turn(&mut self, webhook: WebhookId, delivery: DeliveryId) {
+    fn end_request(&mut self, webhook: WebhookId, delivery: DeliveryId) {
         if let Some(hook) = self.hooks.get_mut(&webhook)
             && let Some(at) = hook.sending.iter().position(|sending| *sending == delivery)
         {
@@ -477,8 +298,7 @@ impl State {
         hook.block = Some(Block::Parked(until));
         hook.trickle = None;
         for queue in &mut hook.lanes {
-            queue.reserved += queue.queue.len();
-            hand_back.extend(queue.queue.drain(..));
+            queue.hand_back(hand_back);
         }
         self.wakes.push(Reverse((until, Waking::Webhook(webhook))));
     }
@@ -616,8 +436,7 @@ impl State {
         let mut queued = Vec::new();
         for hook in self.hooks.values_mut() {
             for queue in &mut hook.lanes {
-                queue.reserved += queue.queue.len();
-                queued.extend(queue.queue.drain(..));
+                queue.hand_back(&mut queued);
             }
         }
         queued

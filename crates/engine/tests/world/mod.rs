@@ -2,7 +2,10 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
     time::{Duration, Instant},
 };
 
@@ -11,7 +14,7 @@ use prometheus_client::registry::Registry;
 use redrive_core::{
     DeliveryStatus, TenantId, Time, WebhookId,
     address::AddressRules,
-    breaker::CircuitView,
+    breaker::{BreakerConfig, CircuitView},
     event_type::Pattern,
     lane::Priority,
     retry::RetryConfig,
@@ -28,7 +31,7 @@ use redrive_store::{
     Delivery, DeliveryFilter, PageRequest, Store,
     sqlite::{Options, Sqlite},
 };
-use redrive_testkit::Arrival;
+use redrive_testkit::{Arrival, Receiver, Reply};
 
 pub(crate) const START: Time = Time::from_secs(1_700_000_000);
 
@@ -207,4 +210,19 @@ impl World {
 /// The numbers that `draft` put into what arrived, in the order of arrival.
 pub(crate) fn numbers(arrivals: &[Arrival]) -> Vec<usize> {
     arrivals.iter().map(|arrival| arrival.json()["data"]["n"].as_u64().unwrap() as usize).collect()
+}
+
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+
+/// A receiver that fails until it is told to work.
+pub(crate) async fn broken() -> (Receiver, Arc<AtomicBool>) {
+    let works = Arc::new(AtomicBool::new(false));
+    let told = works.clone();
+    let receiver = Receiver::with(move |_| Reply::status(if told.load(SeqCst) { 200 } else { 500 })).await;
+    (receiver, works)
+}
+
+/// A breaker that opens after so many calls.
+pub(crate) fn breaker(minimum: u32) -> BreakerConfig {
+    BreakerConfig { minimum_throughput: Some(minimum), ..BreakerConfig::default() }
 }
