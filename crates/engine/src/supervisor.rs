@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use prometheus_client::registry::Registry as MetricsRegistry;
 use redrive_core::pace::Pace;
 use redrive_egress::Client;
-use redrive_store::{Store, StoreError};
+use redrive_store::{NewNode, Store, StoreError};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -32,7 +32,9 @@ impl Engine {
         settings: Settings,
         metrics: &mut MetricsRegistry,
     ) -> Result<Self, StoreError> {
-        let epoch = store.join(settings.node.clone(), clock.now()).await?;
+        let epoch = store
+            .join(NewNode { name: settings.node.clone(), pools: settings.pools.clone() }, clock.now())
+            .await?;
         let bounds = Bounds {
             max_in_flight: settings.max_in_flight,
             max_items: settings.max_items,

@@ -41,12 +41,16 @@ pub trait Record {
 
 /// Handing out waiting work.
 pub trait Claim {
-    /// The lanes of these pools with something due that nobody holds and nothing blocks.
-    fn due_lanes(&self, pools: Vec<String>, now: Time, limit: usize) -> Answer<'_, DueLanes>;
+    /// The lanes of these pools with something due that nobody holds, nothing blocks, and whose webhook is at
+    /// home nowhere else than with this epoch.
+    fn due_lanes(&self, epoch: Epoch, pools: Vec<String>, now: Time, limit: usize) -> Answer<'_, DueLanes>;
     /// Leases due deliveries from these lanes, as many as each has room for and `max_bytes` of payload in
     /// all. A lane with more due is held by this epoch until a claim from it finds nothing more. An order is
     /// given from its first on, and not at all while somebody has some of it; if the caller has, and more
     /// of it is due, the lane is held and there is more.
+    ///
+    /// What is claimed `alone` makes the caller the home of its webhook: from then on nobody else is given
+    /// anything of it, until the home has left it or is rescued.
     fn claim(
         &self,
         epoch: Epoch,
@@ -56,6 +60,8 @@ pub trait Claim {
     ) -> Answer<'_, Vec<LaneClaim>>;
     /// Gives leased deliveries back, due at the time named with each. Their lanes are held no longer.
     fn release(&self, epoch: Epoch, now: Time, deliveries: Vec<(DeliveryId, Time)>) -> Answer<'_, usize>;
+    /// Is the home of these webhooks no longer.
+    fn leave(&self, epoch: Epoch, webhooks: Vec<WebhookId>) -> Answer<'_, ()>;
     /// Notes that a delivery which was rescued before is about to be sent. False if the lease is lost.
     fn mark_sending(&self, epoch: Epoch, delivery: DeliveryId) -> Answer<'_, bool>;
 }
@@ -63,17 +69,31 @@ pub trait Claim {
 /// Who is at work, and what the dead left behind.
 pub trait Nodes {
     /// Takes a new epoch.
-    fn join(&self, name: String, now: Time) -> Answer<'_, Epoch>;
+    fn join(&self, node: NewNode, now: Time) -> Answer<'_, Epoch>;
+    /// Shows that an epoch is alive, and tells who else claims to be.
+    fn beat(&self, epoch: Epoch) -> Answer<'_, Roll>;
+    /// Whether several processes may use this store at once. Where not, every other epoch is over.
+    fn is_shared(&self) -> bool;
     /// Every epoch but this one that still has a row, a lease or a lane.
     fn others(&self, than: Epoch) -> Answer<'_, Vec<Epoch>>;
     /// Ends an epoch and makes up to `limit` of its deliveries wait again, due now.
     fn rescue(&self, dead: Epoch, now: Time, limit: usize) -> Answer<'_, Step>;
+    /// What has changed since a mark; nothing but a mark to begin with if there is none. A change may be told
+    /// more than once, and one's own are told too.
+    fn changes(&self, since: Option<Mark>) -> Answer<'_, Changes>;
+    /// Forgets changes that everybody has been told by this mark.
+    fn forget_changes(&self, before: Mark) -> Answer<'_, ()>;
+    /// Has `call` called, soon and at most a few hundred times a second, when another node (or this one) has
+    /// given cause to look: a hint, which may be lost. It must not block.
+    fn on_hint(&self, call: Box<dyn Fn(Hint) + Send + Sync>);
 }
 
 /// What holds webhooks back: stored once on the webhook, never on its deliveries.
 pub trait Gates {
     /// Every webhook with a circuit, a hold or a row of failures to remember.
     fn troubled(&self) -> Answer<'_, Vec<Runtime>>;
+    /// The same for these webhooks alone.
+    fn trouble_of(&self, webhooks: Vec<WebhookId>) -> Answer<'_, Vec<Runtime>>;
     /// Stores a circuit that has moved by itself or by hand. One of an older generation is left alone, unless
     /// the one stored had closed before: whoever counts may have forgotten it and begun anew.
     fn set_circuit(&self, tenant: TenantId, webhook: WebhookId, circuit: SavedCircuit) -> Answer<'_, ()>;
@@ -204,6 +224,8 @@ pub trait Redrive {
 pub trait Upkeep {
     /// Forgets up to `limit` idempotency keys that have expired.
     fn forget_keys(&self, now: Time, limit: usize) -> Answer<'_, usize>;
+    /// Makes room for events up to this time, where that has to be made.
+    fn prepare(&self, until: Time) -> Answer<'_, ()>;
     /// Whether the store can be written now.
     fn ping(&self) -> Answer<'_, ()>;
     /// Figures for the metrics page.
@@ -215,6 +237,8 @@ pub trait Upkeep {
 pub struct Vitals {
     /// Transactions committed since the start.
     pub commits: u64,
+    /// Statements sent to a server since the start; none where there is no server.
+    pub statements: u64,
     /// Deliveries waiting in the store, by priority; those in an order count as normal.
     pub waiting: [u64; 3],
     /// Deliveries that a node has.

@@ -165,7 +165,7 @@ impl State {
             if let Some(hook) = self.hooks.get_mut(&webhook) {
                 hook.lanes[at].hungry = false;
             }
-            rooms.push(LaneRoom { key, room });
+            rooms.push(LaneRoom::new(key, room));
         }
         rooms
     }
@@ -178,7 +178,7 @@ impl State {
             // Known until the claim says otherwise, so that a lane which is held for us is never forgotten.
             hook.lanes[at].backlog |= room == 0;
         }
-        LaneRoom { key, room }
+        LaneRoom::new(key, room)
     }
 
     fn reserve_room(&mut self, key: &LaneKey, at: usize) -> usize {
@@ -193,7 +193,7 @@ impl State {
     }
 
     pub(super) fn claimed(&mut self, room: &LaneRoom, deliveries: Vec<Ready>, more: bool) -> Vec<Ready> {
-        let LaneRoom { key: LaneKey { webhook, lane }, room } = room;
+        let LaneRoom { key: LaneKey { webhook, lane }, room, .. } = room;
         let (taken, bytes) =
             deliveries.iter().fold((0, 0), |(n, bytes), ready| (n + 1, bytes + ready.event.weight()));
         self.free_room(*webhook, lane, room - taken, 0);

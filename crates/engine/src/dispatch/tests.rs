@@ -61,7 +61,7 @@ fn look(dispatch: &Dispatch, ready: &Ready) -> LaneRoom {
 }
 
 fn room(webhook: WebhookId, room: usize) -> LaneRoom {
-    LaneRoom { key: LaneKey { webhook, lane: FRESH }, room }
+    LaneRoom::new(LaneKey { webhook, lane: FRESH }, room)
 }
 
 fn finish(dispatch: &Dispatch, ready: &Ready) -> Moves {

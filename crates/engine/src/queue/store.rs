@@ -31,7 +31,7 @@ impl Inner {
             return Ok(Round::Idle(None));
         }
         let now = self.clock.now();
-        let due = self.store.due_lanes(self.settings.pools.clone(), now, LANES).await?;
+        let due = self.store.due_lanes(self.epoch, self.settings.pools.clone(), now, LANES).await?;
         let mut rooms = self.served(self.dispatch.take_hungry());
         for key in due.lanes {
             if rooms.iter().map(|room| room.room).sum::<usize>() >= MAX_ROWS {

@@ -30,7 +30,7 @@ use tokio::sync::oneshot;
 use super::{Opened, Reopen};
 use crate::{
     Again, Attempt, AttemptStatus, Birth, Cancelled, Changed, Claimed, Delivery, DeliveryFilter, DueLanes,
-    Effects, Epoch, LaneClaim, LaneKey, LaneRoom, NewDelivery, NewEvent, Next, Outcome, PageRequest,
+    Effects, Epoch, LaneClaim, LaneKey, LaneRoom, NewDelivery, NewEvent, NewNode, Next, Outcome, PageRequest,
     PhaseTimings, Published, Recorded, Redriven, StatusFilter, Store, StoreError, StoredAttempt, Tenant,
     Versioned,
 };
@@ -42,6 +42,11 @@ pub const END: i64 = 1_000_000_000;
 /// The time so many milliseconds after the start of a case.
 pub fn at(millis: i64) -> Time {
     Time::from_millis(START + millis)
+}
+
+/// A node with this name.
+fn named(name: &str) -> NewNode {
+    NewNode { name: name.into(), pools: vec![DEFAULT_POOL.into()] }
 }
 
 /// The first so many of a listing.
@@ -118,7 +123,7 @@ pub struct Bench {
 /// Setting up.
 impl Bench {
     pub async fn new(opened: Opened) -> Arc<Self> {
-        let epoch = opened.store.join("bench".into(), at(0)).await.unwrap();
+        let epoch = opened.store.join(named("bench"), at(0)).await.unwrap();
         let mut bench = Self {
             tenant: TenantId::default(),
             webhook: WebhookId::from_bytes([0; 16]),
@@ -163,7 +168,7 @@ impl Bench {
 
     /// Another node.
     pub async fn new_epoch(&self) -> Epoch {
-        self.store().join("another".into(), at(0)).await.unwrap()
+        self.store().join(named("another"), at(0)).await.unwrap()
     }
 
     /// Stores a webhook of the bench's tenant that wants everything.
@@ -428,7 +433,7 @@ impl Bench {
 
     /// Claims from one lane for a node.
     pub async fn claim_lane_as(&self, epoch: Epoch, key: LaneKey, now: Time, room: usize) -> LaneClaim {
-        let lanes = vec![LaneRoom { key: key.clone(), room }];
+        let lanes = vec![LaneRoom::new(key.clone(), room)];
         let mut claims = self.store().claim(epoch, now, lanes, usize::MAX).await.unwrap();
         assert_eq!(claims.len(), 1, "one claim per lane");
         let claim = claims.remove(0);
@@ -447,7 +452,7 @@ impl Bench {
         let orders = self.due_lanes(now).await.into_iter();
         let orders = orders.filter(|key| key.webhook == self.webhook && key.lane.is_ordered());
         let keys = free_lanes().map(|lane| self.own(lane)).chain(orders);
-        let lanes = keys.map(|key| LaneRoom { key, room: 10_000 }).collect();
+        let lanes = keys.map(|key| LaneRoom::new(key, 10_000)).collect();
         let claims = self.store().claim(epoch, now, lanes, usize::MAX).await.unwrap();
         assert!(claims.iter().all(|claim| !claim.more));
         claims.into_iter().flat_map(|claim| claim.deliveries).collect()
@@ -462,7 +467,7 @@ impl Bench {
 
     /// What a node of the pool that serves everybody would look at.
     pub async fn look(&self, now: Time) -> DueLanes {
-        self.store().due_lanes(vec![DEFAULT_POOL.into()], now, 10_000).await.unwrap()
+        self.store().due_lanes(self.epoch, vec![DEFAULT_POOL.into()], now, 10_000).await.unwrap()
     }
 
     pub async fn due_lanes(&self, now: Time) -> Vec<LaneKey> {
@@ -533,7 +538,7 @@ impl Bench {
         let pools: BTreeSet<_> = tenants.iter().map(|tenant| tenant.rules.pool().to_owned()).collect();
         let pools: Vec<_> = pools.into_iter().chain([DEFAULT_POOL.into()]).collect();
         loop {
-            let due = self.store().due_lanes(pools.clone(), end, 10_000).await.unwrap();
+            let due = self.store().due_lanes(self.epoch, pools.clone(), end, 10_000).await.unwrap();
             if due.lanes.is_empty() {
                 assert_eq!(due.next_wake, None, "something would be looked at later");
                 break;
@@ -570,7 +575,7 @@ impl Bench {
     }
 
     async fn deliver_all(&self, epoch: Epoch, lanes: Vec<LaneKey>, now: Time) {
-        let lanes = lanes.into_iter().map(|key| LaneRoom { key, room: 100_000 }).collect();
+        let lanes = lanes.into_iter().map(|key| LaneRoom::new(key, 100_000)).collect();
         let claims = self.store().claim(epoch, now, lanes, usize::MAX).await.unwrap();
         assert!(claims.iter().all(|claim| !claim.more), "the room was not used");
         let mut answers = Vec::new();

@@ -67,7 +67,7 @@ pub async fn bytes_are_respected_across_lanes(bench: &Arc<Bench>) {
     }
     let mut seen: HashSet<DeliveryId> = HashSet::new();
     while seen.len() < 10 {
-        let lanes = [a, b].map(|webhook| LaneRoom { key: bench.lane_of(webhook), room: 100 }).to_vec();
+        let lanes = [a, b].map(|webhook| LaneRoom::new(bench.lane_of(webhook), 100)).to_vec();
         let claims = bench.store().claim(bench.epoch, at(1), lanes, 3 * SIZE).await.unwrap();
         let new: Vec<_> = claims.iter().flat_map(|claim| &claim.deliveries).map(|one| one.id).collect();
         // The one that crosses the line is the last.
@@ -123,7 +123,7 @@ pub async fn the_longest_overdue_lanes_come_first(bench: &Arc<Bench>) {
     // A lane is as overdue as its first delivery.
     wait_on(bench, &lanes[2], 5).await;
     assert_eq!(bench.due_lanes(at(30)).await, [2, 1, 3, 0].map(|n: usize| lanes[n].clone()));
-    let first = bench.store().due_lanes(vec![DEFAULT_POOL.into()], at(30), 2).await.unwrap();
+    let first = bench.store().due_lanes(bench.epoch, vec![DEFAULT_POOL.into()], at(30), 2).await.unwrap();
     assert_eq!(first.lanes, [2, 1].map(|n: usize| lanes[n].clone()));
 }
 
@@ -157,7 +157,7 @@ pub async fn concurrent_claims_give_each_delivery_once(bench: &Arc<Bench>) {
         async move {
             let mut got = Vec::new();
             loop {
-                let rooms = lanes.iter().map(|id| LaneRoom { key: bench.lane_of(*id), room: 7 }).collect();
+                let rooms = lanes.iter().map(|id| LaneRoom::new(bench.lane_of(*id), 7)).collect();
                 let claims = bench.store().claim(epoch, at(1), rooms, usize::MAX).await.unwrap();
                 got.extend(claims.iter().flat_map(|claim| ids(&claim.deliveries)));
                 if claims.iter().all(|claim| !claim.more) {
@@ -250,7 +250,7 @@ pub async fn a_fenced_node_claims_nothing(bench: &Arc<Bench>) {
     let id = bench.waiting(at(0), at(0)).await;
     let fenced = bench.new_epoch().await;
     bench.rescue(fenced, at(1)).await;
-    let lanes = vec![LaneRoom { key: bench.lane(), room: 10 }];
+    let lanes = vec![LaneRoom::new(bench.lane(), 10)];
     let answer = bench.store().claim(fenced, at(2), lanes, usize::MAX).await;
     assert!(matches!(answer, Err(StoreError::Fenced)), "{answer:?}");
     assert_eq!(bench.store().others(bench.epoch).await.unwrap(), []);

@@ -84,7 +84,7 @@ async fn one_in_each(bench: &Bench, webhook: WebhookId) -> (Vec<LaneKey>, Vec<De
 
 /// Claims from all of these lanes at once.
 async fn claim_all(bench: &Bench, keys: &[LaneKey], now: Time) -> Vec<DeliveryId> {
-    let rooms = keys.iter().map(|key| LaneRoom { key: key.clone(), room: 10 }).collect();
+    let rooms = keys.iter().map(|key| LaneRoom::new(key.clone(), 10)).collect();
     let claims = bench.store().claim(bench.epoch, now, rooms, usize::MAX).await.unwrap();
     assert!(claims.iter().all(|claim| !claim.more));
     claims.iter().flat_map(|claim| ids(&claim.deliveries)).collect()

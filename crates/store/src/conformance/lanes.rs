@@ -131,7 +131,7 @@ pub async fn a_new_round_can_be_more_urgent(bench: &Arc<Bench>) {
 
 async fn look(bench: &Bench, pools: &[&str], now: i64) -> DueLanes {
     let pools = pools.iter().map(|pool| (*pool).to_owned()).collect();
-    bench.store().due_lanes(pools, at(now), 10).await.unwrap()
+    bench.store().due_lanes(bench.epoch, pools, at(now), 10).await.unwrap()
 }
 
 async fn use_pool(bench: &Bench, tenant: &Tenant, pool: Option<&str>) {
@@ -176,7 +176,10 @@ pub async fn lanes_of_other_pools_are_not_given(bench: &Arc<Bench>) {
     // Of several pools together the longest overdue come first, and the next wake is the earliest.
     let all = look(bench, &["slow", DEFAULT_POOL, "fast"], 100).await;
     assert_eq!(all.lanes, [&fast_lane[..], &slow_lane, &[bench.lane()]].concat());
-    let two = bench.store().due_lanes(["slow", "default", "fast"].map(Into::into).to_vec(), at(100), 2).await;
+    let two = bench
+        .store()
+        .due_lanes(bench.epoch, ["slow", "default", "fast"].map(Into::into).to_vec(), at(100), 2)
+        .await;
     assert_eq!(two.unwrap().lanes, all.lanes[..2]);
     let next = look(bench, &["slow", DEFAULT_POOL], 0).await;
     assert_eq!((next.lanes, next.next_wake), (vec![], Some(at(20))));

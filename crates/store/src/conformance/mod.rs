@@ -11,10 +11,12 @@ mod bench;
 pub mod claim;
 pub mod gates;
 pub mod history;
+
 pub mod idempotency;
 pub mod interleaving;
 pub mod lanes;
 pub mod minutes;
+pub mod nodes;
 pub mod order;
 pub mod publish;
 pub mod record;
@@ -125,6 +127,17 @@ macro_rules! conformance_suite {
             rescuing_nobody_moves_nothing,
             epochs_are_never_used_again,
             leases_survive_reopening,
+        }
+        $crate::conformance_theme! { $open, nodes:
+            what_is_claimed_alone_is_kept_from_others,
+            a_home_that_was_left_is_free,
+            a_home_goes_when_all_that_its_node_had_is_back,
+            finding_nothing_makes_no_home,
+            what_has_no_home_is_given_to_anybody,
+            a_beat_tells_who_is_there,
+            an_epoch_that_is_over_beats_no_more,
+            changes_are_told_from_a_mark_on,
+            the_trouble_of_some_is_told,
         }
         $crate::conformance_theme! { $open, rounds:
             retrying_what_waits_makes_it_due_now,
@@ -289,6 +302,7 @@ mod tests {
             include_str!("interleaving.rs"),
             include_str!("lanes.rs"),
             include_str!("minutes.rs"),
+            include_str!("nodes.rs"),
             include_str!("order.rs"),
             include_str!("publish.rs"),
             include_str!("record.rs"),

@@ -53,7 +53,7 @@ async fn claim_ready(bench: &Bench, lanes: &[LaneKey]) -> Duration {
 
 #[expect(clippy::disallowed_methods, reason = "the time is shown to people; nothing is decided by it")]
 async fn timed_claim(bench: &Bench, lanes: &[LaneKey]) -> Duration {
-    let rooms = lanes.iter().map(|lane| LaneRoom { key: lane.clone(), room: 1000 }).collect();
+    let rooms = lanes.iter().map(|lane| LaneRoom::new(lane.clone(), 1000)).collect();
     let started = Instant::now();
     let due = bench.look(at(1)).await;
     let claims = bench.store().claim(bench.epoch, at(1), rooms, usize::MAX).await.unwrap();

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redrive_core::{DeliveryId, Time, event::Event};
+use redrive_core::{DeliveryId, Time, WebhookId, event::Event};
 use rusqlite::{OptionalExtension, Row, Transaction};
 use tokio::sync::oneshot;
 
@@ -16,8 +16,10 @@ use super::{
 };
 use crate::{Answer, Claim, Claimed, DueLanes, Epoch, LaneClaim, LaneKey, LaneRoom, StoreError};
 
-const DUE_LANES: &str = "SELECT webhook, lane, wake_at FROM lanes
-     WHERE pool = ?1 AND held_by IS NULL AND wake_at <= ?2 ORDER BY wake_at LIMIT ?3";
+const DUE_LANES: &str = "SELECT webhook, lane, wake_at FROM lanes l
+     WHERE pool = ?1 AND held_by IS NULL AND wake_at <= ?2
+         AND NOT EXISTS (SELECT 1 FROM homes h WHERE h.webhook = l.webhook AND h.epoch <> ?4)
+     ORDER BY wake_at LIMIT ?3";
 const NEXT_WAKE: &str = "SELECT min(wake_at) FROM lanes WHERE pool = ?1 AND held_by IS NULL AND wake_at > ?2";
 const DUE: &str =
     "SELECT w.delivery, w.webhook, w.due, w.rescues, w.deaths, d.format, d.attempt_count, d.created_at,
@@ -25,26 +27,28 @@ const DUE: &str =
             e.priority, w.seq
      FROM waiting w JOIN deliveries d ON d.id = w.delivery JOIN events e ON e.tenant = d.tenant AND e.id = d.event
      WHERE w.webhook = ?1 AND w.lane = ?2 ORDER BY w.place, w.seq LIMIT ?3";
+/// Who alone sends to a webhook.
+const HOME: &str = "SELECT epoch FROM homes WHERE webhook = ?";
 /// Null if nobody has one of an order, else whether somebody else than ?3 has.
 const TAKEN: &str = "SELECT max(epoch <> ?3) FROM leased WHERE webhook = ?1 AND lane = ?2 AND lane < 'A'";
 
 /// The statements whose cost must follow what is ready, never what is parked: a test explains their plans.
 #[cfg(feature = "conformance")]
-pub(super) const HOT: [&str; 8] =
-    [DUE_LANES, NEXT_WAKE, DUE, TAKEN, lanes::HEAD, lanes::BLOCKED_UNTIL, lanes::WAKE, lanes::LOOK_AT];
+pub(super) const HOT: [&str; 9] =
+    [DUE_LANES, NEXT_WAKE, DUE, HOME, TAKEN, lanes::HEAD, lanes::BLOCKED_UNTIL, lanes::WAKE, lanes::LOOK_AT];
 
 /// How long an order is left alone of which another node has some.
 const LEFT_ALONE: Duration = Duration::from_millis(50);
 
 impl Claim for Sqlite {
-    fn due_lanes(&self, pools: Vec<String>, now: Time, limit: usize) -> Answer<'_, DueLanes> {
+    fn due_lanes(&self, epoch: Epoch, pools: Vec<String>, now: Time, limit: usize) -> Answer<'_, DueLanes> {
         self.read(move |connection| {
             let mut due: Vec<(Time, LaneKey)> = Vec::new();
             let mut next_wake: Option<Time> = None;
             for pool in &pools {
                 let rows = connection
                     .prepare_cached(DUE_LANES)?
-                    .query_map((pool, Col(now), limit as i64), |row| {
+                    .query_map((pool, Col(now), limit as i64, epoch.0), |row| {
                         Ok((get(row, 2)?, lanes::read_key(row, 0, 1)?))
                     })?
                     .collect::<rusqlite::Result<Vec<_>>>()?;
@@ -83,6 +87,16 @@ impl Claim for Sqlite {
                 released += usize::from(release(transaction, epoch, now, delivery, due)?);
             }
             Ok(released)
+        })
+    }
+
+    fn leave(&self, epoch: Epoch, webhooks: Vec<WebhookId>) -> Answer<'_, ()> {
+        self.write(move |transaction| {
+            let mut left = transaction.prepare_cached("DELETE FROM homes WHERE webhook = ? AND epoch = ?")?;
+            for webhook in webhooks {
+                left.execute((Col(webhook), epoch.0))?;
+            }
+            Ok(())
         })
     }
 
@@ -134,6 +148,11 @@ fn claim_lane(
     let LaneKey { webhook, ref lane } = room.key;
     let code = lane.code();
     let nothing = LaneClaim { key: room.key.clone(), deliveries: Vec::new(), more: false };
+    let home: Option<i64> =
+        transaction.prepare_cached(HOME)?.query_row([Col(webhook)], |row| row.get(0)).optional()?;
+    if home.is_some_and(|home| home != epoch.0) {
+        return Ok(nothing);
+    }
     let blocked_until = lanes::blocked_until(transaction, webhook)?;
     if blocked_until > now {
         lanes::settle(transaction, webhook, &code, None, blocked_until)?;
@@ -157,6 +176,11 @@ fn claim_lane(
         }
     }
     let (deliveries, more) = take_due(transaction, now, room, bytes_left)?;
+    if room.alone && home.is_none() && !deliveries.is_empty() {
+        transaction
+            .prepare_cached("INSERT INTO homes (webhook, epoch) VALUES (?, ?)")?
+            .execute((Col(webhook), epoch.0))?;
+    }
     for claimed in &deliveries {
         transaction.prepare_cached("DELETE FROM waiting WHERE delivery = ?")?.execute([Col(claimed.id)])?;
         let rescued = Rescued { rescues: claimed.rescues, deaths: claimed.deaths };

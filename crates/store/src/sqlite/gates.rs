@@ -9,12 +9,14 @@ use redrive_core::{
 use rusqlite::{OptionalExtension, Row, ToSql, Transaction};
 
 use super::{
-    Sqlite,
+    Sqlite, changes,
     convert::{Col, get, get_opt},
     lanes,
     webhooks::{from_json, to_json},
 };
-use crate::{Answer, Backlog, Expiring, Failing, Gates, MinuteRollup, Outcome, Period, Runtime, Step};
+use crate::{
+    Answer, Backlog, Change, Effects, Expiring, Failing, Gates, MinuteRollup, Outcome, Period, Runtime, Step,
+};
 
 /// The newest first, so that a page costs what it shows.
 const PERIODS: &str = "SELECT opened_at, ended_at, forced, counts FROM circuit_periods
@@ -74,22 +76,17 @@ pub(super) const BOUNDED: [&str; 14] = [
 
 impl Gates for Sqlite {
     fn troubled(&self) -> Answer<'_, Vec<Runtime>> {
-        self.read(|connection| {
-            connection
-                .prepare_cached(
-                    "SELECT webhook, tenant, hold_until, circuit, failing_since FROM runtime
-                     WHERE hold_until > 0 OR circuit IS NOT NULL OR failing_since IS NOT NULL",
-                )?
-                .query_map((), |row| {
-                    Ok(Runtime {
-                        webhook: get(row, 0)?,
-                        tenant: get(row, 1)?,
-                        hold_until: Some(get(row, 2)?).filter(|until| *until > Time::default()),
-                        circuit: row.get::<_, Option<String>>(3)?.map(|_| from_json(row, 3)).transpose()?,
-                        failing_since: get_opt(row, 4)?,
-                    })
-                })?
-                .collect()
+        self.read(|connection| connection.prepare_cached(TROUBLED)?.query_map((), read_runtime)?.collect())
+    }
+
+    fn trouble_of(&self, webhooks: Vec<WebhookId>) -> Answer<'_, Vec<Runtime>> {
+        self.read(move |connection| {
+            let mut of_one = connection.prepare_cached(&format!("{TROUBLED} AND webhook = ?"))?;
+            let mut found = Vec::new();
+            for webhook in webhooks {
+                found.extend(of_one.query_row([Col(webhook)], read_runtime).optional()?);
+            }
+            Ok(found)
         })
     }
 
@@ -97,6 +94,7 @@ impl Gates for Sqlite {
         self.write(move |transaction| {
             if set_circuit(transaction, &tenant, webhook, &circuit)? {
                 lanes::settle_all(transaction, webhook)?;
+                changes::tell(transaction, &Change::Gate(webhook))?;
             }
             Ok(())
         })
@@ -255,6 +253,9 @@ pub(super) fn take_effect(transaction: &Transaction<'_>, outcome: &Outcome) -> r
                 .execute([Col(webhook)])?;
         }
     }
+    if *effects != Effects::default() {
+        changes::tell(transaction, &Change::Gate(webhook))?;
+    }
     let mut moved = false;
     if let Some(until) = effects.hold_until {
         has_row(transaction, tenant, webhook)?;
@@ -356,6 +357,19 @@ fn expire(
     }
     lanes::look_again_at(transaction, webhook, expired.iter().map(|(_, lane)| lane))?;
     Ok(Step { moved: expired.len(), finished: expired.len() < limit })
+}
+
+const TROUBLED: &str = "SELECT webhook, tenant, hold_until, circuit, failing_since FROM runtime
+     WHERE (hold_until > 0 OR circuit IS NOT NULL OR failing_since IS NOT NULL)";
+
+fn read_runtime(row: &Row<'_>) -> rusqlite::Result<Runtime> {
+    Ok(Runtime {
+        webhook: get(row, 0)?,
+        tenant: get(row, 1)?,
+        hold_until: Some(get(row, 2)?).filter(|until| *until > Time::default()),
+        circuit: row.get::<_, Option<String>>(3)?.map(|_| from_json(row, 3)).transpose()?,
+        failing_since: get_opt(row, 4)?,
+    })
 }
 
 fn read_period(row: &Row<'_>) -> rusqlite::Result<Period> {

@@ -3,6 +3,7 @@
 //! WAL with `synchronous=FULL`: what was acknowledged survives a power cut. One process has the file at a
 //! time, so at start every lease is an orphan of the process before.
 
+mod changes;
 mod claim;
 mod convert;
 mod gates;
@@ -52,12 +53,20 @@ pub struct Options {
     pub max_waiting: usize,
     /// Bytes that those may hold.
     pub max_waiting_bytes: usize,
+    /// Whether several engines of this process use it at once, as tests do.
+    pub shared: bool,
 }
 
 impl Options {
     /// The usual options for a database at `path`.
     pub fn at(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), readers: 3, max_waiting: 20_000, max_waiting_bytes: 64 << 20 }
+        Self {
+            path: path.into(),
+            readers: 3,
+            max_waiting: 20_000,
+            max_waiting_bytes: 64 << 20,
+            shared: false,
+        }
     }
 }
 
@@ -65,6 +74,7 @@ impl Options {
 pub struct Sqlite {
     writer: Writer,
     readers: Readers,
+    shared: bool,
     // Held for as long as the store is open: one process has the file.
     _lock: File,
 }
@@ -77,7 +87,7 @@ impl Sqlite {
         schema::prepare(&mut connection, &options.path)?;
         let readers = Readers::open(options)?;
         let writer = Writer::start(connection, options, readers.gate());
-        Ok(Self { writer, readers, _lock: lock })
+        Ok(Self { writer, readers, shared: options.shared, _lock: lock })
     }
 
     /// Runs a change of its own in one transaction.

@@ -4,18 +4,46 @@ use redrive_core::Time;
 use rusqlite::Transaction;
 
 use super::{
-    Sqlite, claim,
+    Sqlite, changes, claim,
     convert::{Col, get},
     lanes::{Place, Rescued},
+    webhooks::{from_json, to_json},
 };
-use crate::{Answer, Epoch, Nodes, Step};
+use crate::{Answer, Changes, Epoch, Hint, Mark, NewNode, Node, Nodes, Roll, Step};
 
 impl Nodes for Sqlite {
-    fn join(&self, name: String, now: Time) -> Answer<'_, Epoch> {
+    fn join(&self, node: NewNode, now: Time) -> Answer<'_, Epoch> {
         self.write(move |transaction| {
-            transaction.execute("INSERT INTO nodes (name, joined_at) VALUES (?, ?)", (name, Col(now)))?;
+            transaction.execute(
+                "INSERT INTO nodes (name, pools, joined_at) VALUES (?, ?, ?)",
+                (node.name, to_json(&node.pools)?, Col(now)),
+            )?;
             Ok(Epoch(transaction.last_insert_rowid()))
         })
+    }
+
+    fn beat(&self, epoch: Epoch) -> Answer<'_, Roll> {
+        self.write(move |transaction| {
+            let beaten = transaction
+                .prepare_cached("UPDATE nodes SET beats = beats + 1 WHERE epoch = ?")?
+                .execute([epoch.0])?;
+            let nodes = transaction
+                .prepare_cached("SELECT epoch, name, pools, beats FROM nodes ORDER BY epoch")?
+                .query_map((), |row| {
+                    Ok(Node {
+                        epoch: Epoch(row.get(0)?),
+                        name: row.get(1)?,
+                        pools: from_json(row, 2)?,
+                        beats: row.get(3)?,
+                    })
+                })?
+                .collect::<rusqlite::Result<_>>()?;
+            Ok(Roll { alive: beaten == 1, time: None, nodes })
+        })
+    }
+
+    fn is_shared(&self) -> bool {
+        self.shared
     }
 
     fn others(&self, than: Epoch) -> Answer<'_, Vec<Epoch>> {
@@ -24,7 +52,8 @@ impl Nodes for Sqlite {
                 .prepare_cached(
                     "SELECT epoch FROM nodes WHERE epoch <> ?1
                      UNION SELECT epoch FROM leased WHERE epoch <> ?1
-                     UNION SELECT held_by FROM lanes WHERE held_by IS NOT NULL AND held_by <> ?1",
+                     UNION SELECT held_by FROM lanes WHERE held_by IS NOT NULL AND held_by <> ?1
+                     UNION SELECT epoch FROM homes WHERE epoch <> ?1",
                 )?
                 .query_map([than.0], |row| row.get(0).map(Epoch))?
                 .collect()
@@ -41,9 +70,24 @@ impl Nodes for Sqlite {
                 let cancel = orphan.cancel.as_deref();
                 claim::give_back(transaction, &orphan.place, orphan.rescued, cancel, now, now)?;
             }
-            Ok(Step { moved: orphans.len(), finished: orphans.len() < limit })
+            let finished = orphans.len() < limit;
+            if finished {
+                // Last: nobody else is at home there before all that the dead one had is back.
+                transaction.execute("DELETE FROM homes WHERE epoch = ?", [dead.0])?;
+            }
+            Ok(Step { moved: orphans.len(), finished })
         })
     }
+
+    fn changes(&self, since: Option<Mark>) -> Answer<'_, Changes> {
+        self.read(move |connection| changes::since(connection, since))
+    }
+
+    fn forget_changes(&self, before: Mark) -> Answer<'_, ()> {
+        self.write(move |transaction| changes::forget(transaction, before))
+    }
+
+    fn on_hint(&self, _call: Box<dyn Fn(Hint) + Send + Sync>) {}
 }
 
 /// Whether an epoch has its row. Only then may it own anything new.

@@ -8,11 +8,11 @@ use redrive_core::{
 use rusqlite::{OptionalExtension, Transaction};
 
 use super::{
-    Sqlite,
+    Sqlite, changes,
     convert::{Col, get, get_opt},
     lanes::{self, Place, Rescued},
 };
-use crate::{Again, Answer, Cancelled, NewRound, Redrive, Redriven, Replayed};
+use crate::{Again, Answer, Cancelled, Change, NewRound, Redrive, Redriven, Replayed};
 
 impl Redrive for Sqlite {
     fn retry(&self, tenant: TenantId, delivery: DeliveryId, again: Again, now: Time) -> Answer<'_, Redriven> {
@@ -86,6 +86,7 @@ impl Redrive for Sqlite {
             transaction
                 .prepare_cached("UPDATE leased SET cancel = ? WHERE delivery = ?")?
                 .execute((reason, Col(delivery)))?;
+            changes::tell(transaction, &Change::Cancel(old.webhook, delivery))?;
             Ok(Cancelled::Requested)
         })
     }

@@ -4,11 +4,11 @@ use redrive_core::{KeyId, TenantId, Time};
 use rusqlite::{OptionalExtension, Row};
 
 use super::{
-    Sqlite,
+    Sqlite, changes,
     convert::{Col, get, get_opt},
     webhooks::{from_json, to_json},
 };
-use crate::{Answer, ApiKey, PageRequest, Tenancy, Tenant};
+use crate::{Answer, ApiKey, Change, PageRequest, Tenancy, Tenant};
 
 const KEY_COLUMNS: &str = "id, tenant, name, hash, scopes, created_at, revoked_at";
 
@@ -35,6 +35,7 @@ impl Tenancy for Sqlite {
                  WHERE webhook IN (SELECT id FROM webhooks WHERE tenant = ?1) AND pool <> ?2",
                 (tenant.id.as_str(), tenant.rules.pool()),
             )?;
+            changes::tell(transaction, &Change::Tenant(tenant.id))?;
             Ok(changed == 1)
         })
     }
@@ -80,6 +81,7 @@ impl Tenancy for Sqlite {
                     Col(key.created_at),
                 ),
             )?;
+            changes::tell(transaction, &Change::Keys)?;
             Ok(true)
         })
     }
@@ -114,6 +116,7 @@ impl Tenancy for Sqlite {
                 "UPDATE api_keys SET revoked_at = ?3 WHERE id = ?1 AND tenant IS ?2 AND revoked_at IS NULL",
                 (Col(id), tenant.as_ref().map(TenantId::as_str), Col(now)),
             )?;
+            changes::tell(transaction, &Change::Keys)?;
             Ok(revoked == 1)
         })
     }

@@ -8,11 +8,11 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, types::FromSqlEr
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    Sqlite,
+    Sqlite, changes,
     convert::{Col, get},
     gates, lanes, redrive,
 };
-use crate::{Answer, Changed, ConfigChanges, PageRequest, Step, Versioned, Webhooks};
+use crate::{Answer, Change, Changed, ConfigChanges, PageRequest, Step, Versioned, Webhooks};
 
 const COLUMNS: &str = "id, tenant, revision, state, spec, secrets, created_at, updated_at";
 
@@ -193,6 +193,7 @@ pub(super) fn store(transaction: &Transaction<'_>, webhook: &Webhook) -> rusqlit
             webhook.spec.expires_at.filter(|_| webhook.state.gets_events()).map(Col),
         ))?;
     gates::pause(transaction, webhook)?;
+    changes::tell(transaction, &Change::Webhook(webhook.tenant.clone(), webhook.id))?;
     Ok(Some(version))
 }
 

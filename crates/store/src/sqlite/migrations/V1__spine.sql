@@ -27,6 +27,9 @@ CREATE INDEX api_keys_by_tenant ON api_keys (tenant, id);
 CREATE TABLE nodes (
     epoch     INTEGER PRIMARY KEY AUTOINCREMENT,
     name      TEXT NOT NULL,
+    -- The pools that it sends for: a JSON list.
+    pools     TEXT NOT NULL,
+    beats     INTEGER NOT NULL DEFAULT 0,
     joined_at INTEGER NOT NULL
 ) STRICT;
 
@@ -207,6 +210,22 @@ CREATE TABLE lanes (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX lanes_by_wake ON lanes (pool, wake_at) WHERE held_by IS NULL;
 CREATE INDEX lanes_held ON lanes (held_by) WHERE held_by IS NOT NULL;
+
+-- Webhooks that one node alone sends to, and which.
+CREATE TABLE homes (
+    webhook BLOB PRIMARY KEY,
+    epoch   INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX homes_by_epoch ON homes (epoch);
+
+-- What every node should know of, in order. Old ones are forgotten.
+CREATE TABLE changes (
+    number   INTEGER PRIMARY KEY AUTOINCREMENT,
+    kind     INTEGER NOT NULL,
+    tenant   TEXT,
+    webhook  BLOB,
+    delivery BLOB
+) STRICT;
 
 CREATE TABLE dead (
     delivery BLOB PRIMARY KEY,
