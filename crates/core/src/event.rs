@@ -90,9 +90,12 @@ impl Event {
         hash.finalize().into()
     }
 
+    /// What an event weighs beside its bytes.
+    pub const OVERHEAD: usize = 512;
+
     /// How many bytes of memory it holds on to, roughly.
     pub fn weight(&self) -> usize {
-        self.data.len() + self.metadata.as_ref().map_or(0, Bytes::len) + 512
+        self.data.len() + self.metadata.as_ref().map_or(0, Bytes::len) + Self::OVERHEAD
     }
 }
 

@@ -1,7 +1,8 @@
 //! The one place that reads a clock or rolls dice. Everything else is told the time and the roll.
 //!
 //! The time is the wall clock's at the start and advances with a monotonic one from then on (the kind that
-//! counts a laptop's sleep), so that setting the wall clock moves no retry.
+//! counts a laptop's sleep), so that setting the wall clock moves no retry. Nodes that share a store follow the
+//! store's clock instead of their own: see [`Clock::anchor`].
 
 #![allow(clippy::disallowed_methods, reason = "this is where clocks and dice live")]
 
@@ -23,15 +24,37 @@ pub struct Clock(Kind);
 
 #[derive(Clone, Debug)]
 enum Kind {
-    System(Anchor),
+    System(Arc<System>),
     Manual(Arc<Manual>),
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Anchor {
-    wall_millis: i64,
-    ticks: Duration,
+#[derive(Debug)]
+struct System {
+    /// The monotonic reading at the start.
+    start: Duration,
     speed: f64,
+    /// What time it was at the start, in milliseconds.
+    origin: AtomicI64,
+    /// The latest time that anybody was told, in milliseconds.
+    floor: AtomicI64,
+}
+
+impl System {
+    /// Milliseconds since the start.
+    fn passed(&self) -> i64 {
+        ((ticks() - self.start).as_secs_f64() * 1000.0 * self.speed) as i64
+    }
+
+    /// What the time would be if nobody had been told a later one.
+    fn follow(&self) -> i64 {
+        self.origin.load(Relaxed) + self.passed()
+    }
+
+    fn now(&self) -> i64 {
+        let (time, told) = (self.follow(), self.floor.load(Relaxed));
+        // Written at most once a millisecond, however often the time is asked.
+        if time > told { self.floor.fetch_max(time, Relaxed).max(time) } else { told }
+    }
 }
 
 #[derive(Debug)]
@@ -48,8 +71,19 @@ impl Clock {
 
     /// A time that begins now and runs `speed` times as fast: three days of retries in a minute.
     pub fn at_speed(speed: f64) -> Self {
+        Self::new(speed, 0)
+    }
+
+    /// A time that runs `speed` times as fast, on a machine whose wall clock is `skew` milliseconds ahead (or
+    /// behind, if negative).
+    pub fn new(speed: f64, skew: i64) -> Self {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self(Kind::System(Anchor { wall_millis: wall.as_millis() as i64, ticks: ticks(), speed }))
+        Self(Kind::System(Arc::new(System {
+            start: ticks(),
+            speed,
+            origin: AtomicI64::new(wall.as_millis() as i64 + skew),
+            floor: AtomicI64::new(i64::MIN),
+        })))
     }
 
     /// A time that stands still until it is moved.
@@ -60,11 +94,21 @@ impl Clock {
     /// The time now.
     pub fn now(&self) -> Time {
         match &self.0 {
-            Kind::System(anchor) => {
-                let passed = (ticks() - anchor.ticks).as_secs_f64() * 1000.0 * anchor.speed;
-                Time::from_millis(anchor.wall_millis + passed as i64)
-            }
+            Kind::System(system) => Time::from_millis(system.now()),
             Kind::Manual(manual) => Time::from_millis(manual.millis.load(Relaxed)),
+        }
+    }
+
+    /// The store's clock said `time` just now: from now on this clock, and every clone of it, follows that one.
+    ///
+    /// It is set forward at once, but never back: it stands still until the other has caught up with what
+    /// anybody was told. So it is best anchored before anybody has asked it. A manual clock, and one that does
+    /// not run at the speed of the real time, go their own way.
+    pub fn anchor(&self, time: Time) {
+        if let Kind::System(system) = &self.0
+            && system.speed == 1.0
+        {
+            system.origin.store(time.millis() - system.passed(), Relaxed);
         }
     }
 
@@ -81,11 +125,17 @@ impl Clock {
     /// Returns at `at`, or soon after.
     pub async fn sleep_until(&self, at: Time) {
         match &self.0 {
-            Kind::System(anchor) => {
-                let wait = at.since(self.now()).as_secs_f64() / anchor.speed;
-                // Rounded up: waking a moment early would find nothing due.
-                tokio::time::sleep(Duration::from_secs_f64(wait) + Duration::from_millis(1)).await;
-            }
+            Kind::System(system) => loop {
+                // While it stands still, what is to come waits for the clock that is followed.
+                let from = if self.now() < at { Time::from_millis(system.follow()) } else { at };
+                let wait = at.since(from).as_secs_f64() / system.speed;
+                // Never for long: the clock may be anchored elsewhere meanwhile. And rounded up: waking a moment
+                // early would find nothing due.
+                tokio::time::sleep(Duration::from_secs_f64(wait.min(1.0)) + Duration::from_millis(1)).await;
+                if self.now() >= at {
+                    return;
+                }
+            },
             Kind::Manual(manual) => loop {
                 let moved = manual.moved.notified();
                 if self.now() >= at {
@@ -128,6 +178,8 @@ pub fn roll() -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering::SeqCst;
+
     use super::*;
 
     #[tokio::test]
@@ -151,5 +203,107 @@ mod tests {
         let start = clock.now();
         clock.sleep_until(start + Duration::from_secs(60)).await;
         assert!(clock.now() >= start + Duration::from_secs(60));
+    }
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn wall() -> Time {
+        Time::from_millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as i64)
+    }
+
+    /// Whether two times are the same but for what a busy machine takes.
+    fn alike(one: Time, other: Time) -> bool {
+        one.since(other).max(other.since(one)) < Duration::from_secs(30)
+    }
+
+    #[test]
+    fn a_wrong_wall_clock_is_set_right_before_anybody_asked() {
+        for skew in [-3_600_000, 0, 3_600_000] {
+            assert!(alike(Clock::new(1.0, skew).now(), Time::from_millis(wall().millis() + skew)));
+            let clock = Clock::new(1.0, skew);
+            clock.anchor(wall());
+            assert!(alike(clock.now(), wall()), "{skew}");
+        }
+    }
+
+    #[test]
+    fn it_is_set_forward_at_once_and_for_every_clone() {
+        let clock = Clock::system();
+        let clone = clock.clone();
+        let later = clock.now() + HOUR;
+        clock.anchor(later);
+        assert!(clone.now() >= later && alike(clone.now(), later));
+    }
+
+    #[test]
+    fn it_stands_still_rather_than_go_back() {
+        let clock = Clock::system();
+        let start = clock.now();
+        clock.anchor(start + HOUR);
+        let told = clock.now();
+        clock.anchor(start);
+        std::thread::sleep(Duration::from_millis(5));
+        assert_eq!(clock.now(), told);
+        clock.anchor(told);
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(clock.now() > told, "it goes on when the other has caught up");
+    }
+
+    #[test]
+    fn nobody_sees_it_go_back_however_it_is_anchored() {
+        let clock = Clock::system();
+        let (start, latest) = (clock.now(), AtomicI64::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for _ in 0..100_000 {
+                        let before = latest.load(SeqCst);
+                        let now = clock.now().millis();
+                        assert!(now >= before);
+                        latest.fetch_max(now, SeqCst);
+                    }
+                });
+            }
+            for step in 0..10_000u64 {
+                clock.anchor(start + Duration::from_millis(step * 7919 % 1000));
+            }
+        });
+    }
+
+    #[test]
+    fn only_a_clock_of_real_time_is_anchored() {
+        let manual = Clock::manual(Time::from_millis(1_000));
+        manual.anchor(Time::from_millis(5_000));
+        assert_eq!(manual.now(), Time::from_millis(1_000));
+        let fast = Clock::at_speed(2.0);
+        fast.anchor(fast.now() + HOUR);
+        assert!(alike(fast.now(), wall()));
+    }
+
+    #[tokio::test]
+    async fn a_sleeper_wakes_soon_after_the_clock_was_set_forward() {
+        let clock = Clock::system();
+        let at = clock.now() + HOUR;
+        let sleeper = tokio::spawn({
+            let clock = clock.clone();
+            async move { clock.sleep_until(at).await }
+        });
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert!(!sleeper.is_finished());
+        clock.anchor(at);
+        tokio::time::timeout(Duration::from_secs(30), sleeper).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_sleeper_sleeps_on_while_the_clock_stands_still() {
+        let clock = Clock::system();
+        let now = clock.now();
+        let began = ticks();
+        clock.anchor(Time::from_millis(now.millis() - 500));
+        clock.sleep_until(now).await;
+        assert!(ticks() - began < Duration::from_millis(400), "what was due stays due");
+        clock.sleep_until(now + Duration::from_millis(50)).await;
+        assert!(clock.now() >= now + Duration::from_millis(50));
+        assert!(ticks() - began >= Duration::from_millis(540), "it had to catch up first");
     }
 }

@@ -3,6 +3,11 @@
 //! It knows nothing of databases. A backend hands in how to commit a slice; when the slice fails because
 //! of one of its items, halves of it are tried until the bad item stands alone and only it fails.
 
+use std::{
+    ops::Range,
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+};
+
 use crate::error::StoreError;
 
 /// How much may go into one transaction.
@@ -44,24 +49,102 @@ pub(crate) enum CommitError {
     Store(StoreError),
 }
 
-/// Commits all items, together if possible, each alone if need be. Gives one result per item, in order.
+/// The work of committing items together if possible, each alone if need be. Whoever drives it commits what
+/// [`Commit::next`] gives and tells what came of it, until there is nothing left.
+pub(crate) struct Commit<R> {
+    results: Vec<Option<Result<R, StoreError>>>,
+    /// What is still to be tried; the last one first.
+    todo: Vec<Range<usize>>,
+}
+
+impl<R> Commit<R> {
+    /// So many items.
+    pub(crate) fn of(items: usize) -> Self {
+        Self {
+            results: (0..items).map(|_| None).collect(),
+            todo: Vec::from_iter((items > 0).then_some(0..items)),
+        }
+    }
+
+    /// The items to commit next.
+    pub(crate) fn next(&mut self) -> Option<Range<usize>> {
+        self.todo.pop()
+    }
+
+    /// What came of committing those.
+    pub(crate) fn came_to(&mut self, items: Range<usize>, result: Result<Vec<R>, CommitError>) {
+        match result {
+            Ok(results) => {
+                debug_assert_eq!(results.len(), items.len(), "one result per item");
+                for (at, result) in items.zip(results) {
+                    self.results[at] = Some(Ok(result));
+                }
+            }
+            Err(CommitError::Store(error)) => {
+                for at in items {
+                    self.results[at] = Some(Err(error.clone()));
+                }
+            }
+            Err(CommitError::Item(reason)) if items.len() == 1 => {
+                self.results[items.start] = Some(Err(StoreError::Refused(reason)));
+            }
+            Err(CommitError::Item(_)) => {
+                let middle = items.start + items.len() / 2;
+                self.todo.push(middle..items.end);
+                self.todo.push(items.start..middle);
+            }
+        }
+    }
+
+    /// One result per item, in order.
+    pub(crate) fn finish(self) -> Vec<Result<R, StoreError>> {
+        let unknown = || Err(StoreError::Unavailable("the commit was not finished".into()));
+        self.results.into_iter().map(|result| result.unwrap_or_else(unknown)).collect()
+    }
+}
+
+/// Commits all items by a function that does not wait.
 pub(crate) fn commit<T, R>(
     items: &[T],
     commit_slice: &mut impl FnMut(&[T]) -> Result<Vec<R>, CommitError>,
 ) -> Vec<Result<R, StoreError>> {
-    match commit_slice(items) {
-        Ok(results) => {
-            debug_assert_eq!(results.len(), items.len(), "one result per item");
-            results.into_iter().map(Ok).collect()
+    let mut commit = Commit::of(items.len());
+    while let Some(range) = commit.next() {
+        let result = commit_slice(&items[range.clone()]);
+        commit.came_to(range, result);
+    }
+    commit.finish()
+}
+
+/// How much waits to be published, so that overload is refused instead of piled up. Outcomes are not
+/// counted: there are never more of them than deliveries in memory.
+pub(crate) struct Queue {
+    items: AtomicUsize,
+    bytes: AtomicUsize,
+    max_items: usize,
+    max_bytes: usize,
+}
+
+impl Queue {
+    pub(crate) fn new(max_items: usize, max_bytes: usize) -> Self {
+        Self { items: AtomicUsize::new(0), bytes: AtomicUsize::new(0), max_items, max_bytes }
+    }
+
+    /// Counts something in. False: there is no room for it.
+    pub(crate) fn enter(&self, bytes: usize) -> bool {
+        let items = self.items.fetch_add(1, Relaxed);
+        let held = self.bytes.fetch_add(bytes, Relaxed);
+        let fits = items < self.max_items && held + bytes <= self.max_bytes;
+        if !fits {
+            self.leave(bytes);
         }
-        Err(CommitError::Store(error)) => items.iter().map(|_| Err(error.clone())).collect(),
-        Err(CommitError::Item(reason)) if items.len() == 1 => vec![Err(StoreError::Refused(reason))],
-        Err(CommitError::Item(_)) => {
-            let (left, right) = items.split_at(items.len() / 2);
-            let mut results = commit(left, commit_slice);
-            results.extend(commit(right, commit_slice));
-            results
-        }
+        fits
+    }
+
+    /// Counts something out.
+    pub(crate) fn leave(&self, bytes: usize) {
+        self.items.fetch_sub(1, Relaxed);
+        self.bytes.fetch_sub(bytes, Relaxed);
     }
 }
 

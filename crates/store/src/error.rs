@@ -42,6 +42,30 @@ pub enum OpenError {
         /// The newest version that this binary knows.
         known: i64,
     },
+    /// The server cannot be reached, or does not let us in.
+    #[error("the database at {place} cannot be used: {reason}; check database.url and that the server runs")]
+    Unreachable {
+        /// Where it is, without the password.
+        place: String,
+        /// What went wrong.
+        reason: String,
+    },
+    /// The URL says something that cannot be.
+    #[error("the database URL cannot be used: {0}")]
+    BadUrl(String),
+    /// The schema is older than this binary, and was not to be changed.
+    #[error(
+        "the database at {place} has schema version {found}, and this redrive needs {known}; \
+         run: redrive migrate"
+    )]
+    OlderSchema {
+        /// Where it is, without the password.
+        place: String,
+        /// The version there.
+        found: i64,
+        /// The version needed.
+        known: i64,
+    },
     /// The file is there but is no database of ours, or is broken.
     #[error(
         "{path} cannot be opened: {reason}; check it, or choose another place with --database-url sqlite:PATH"

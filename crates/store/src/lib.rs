@@ -4,10 +4,12 @@
 //! decided before; here it is written down, all of it or nothing. No clock is read: `now` is an argument.
 
 mod batch;
+mod codes;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod error;
 mod model;
+pub mod postgres;
 pub mod sqlite;
 
 use std::{future::Future, pin::Pin, sync::Arc};
@@ -76,6 +78,8 @@ pub trait Nodes {
     fn is_shared(&self) -> bool;
     /// Every epoch but this one that still has a row, a lease or a lane.
     fn others(&self, than: Epoch) -> Answer<'_, Vec<Epoch>>;
+    /// Ends an epoch that has not beaten since it was seen to have so many beats. False: it has, or is over.
+    fn end(&self, epoch: Epoch, beats: i64) -> Answer<'_, bool>;
     /// Ends an epoch and makes up to `limit` of its deliveries wait again, due now.
     fn rescue(&self, dead: Epoch, now: Time, limit: usize) -> Answer<'_, Step>;
     /// What has changed since a mark; nothing but a mark to begin with if there is none. A change may be told

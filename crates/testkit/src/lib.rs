@@ -1,5 +1,6 @@
 //! What the tests of Redrive share: receivers that answer as told or behave badly on purpose, the real
-//! binary as a process, a small client for its API, and Python for the official verifiers.
+//! binary as a process, a small client for its API, PostgreSQL servers, a proxy that breaks connections,
+//! and Python for the official verifiers.
 //!
 //! For tests alone: everything here panics with a helpful message where a service would return an error.
 
@@ -8,6 +9,8 @@
 
 pub mod api;
 pub mod hostile;
+pub mod postgres;
+pub mod proxy;
 pub mod python;
 pub mod receiver;
 pub mod redrive;
@@ -16,6 +19,8 @@ mod watched;
 
 pub use api::{Answer, Api};
 pub use hostile::{Hostile, Hostility};
+pub use postgres::{Database, Postgres};
+pub use proxy::Proxy;
 pub use python::python_with;
 pub use receiver::{Arrival, Gate, Receiver, Reply};
 pub use redrive::{Redrive, Setup};

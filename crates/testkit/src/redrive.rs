@@ -57,6 +57,11 @@ impl Setup {
         self
     }
 
+    /// As a node of this role, beside others on the same database.
+    pub fn role(self, role: &str) -> Self {
+        self.arg("--role").arg(role)
+    }
+
     /// One more argument.
     pub fn arg(mut self, arg: impl Into<String>) -> Self {
         self.args.push(arg.into());
@@ -392,6 +397,19 @@ while :; do sleep 0.01; done";
         assert!(output.contains(&expected), "{output}");
         assert_eq!(output.matches("warming up").count(), 2, "{output}");
         assert!(output.contains("bye"), "{output}");
+    }
+
+    #[tokio::test]
+    async fn several_processes_can_share_one_database() {
+        let dir = TempDir::new().unwrap();
+        let node = |role| script(&dir, LISTENS).database_url("postgres://there/redrive").role(role);
+        let (api, worker) =
+            tokio::join!(Redrive::start_with(node("api")), Redrive::start_with(node("worker")));
+        assert_ne!((api.pid(), api.data_dir()), (worker.pid(), worker.data_dir()));
+        for (redrive, role) in [(api, "api"), (worker, "worker")] {
+            let expected = format!("--database-url postgres://there/redrive --role {role} ");
+            assert!(redrive.output().contains(&expected), "{}", redrive.output());
+        }
     }
 
     #[tokio::test]

@@ -24,6 +24,10 @@ impl Server {
         Self { address, accepting: tokio::spawn(accept(listener, serve)) }
     }
 
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     pub(crate) fn url_at(&self, path: &str) -> String {
         format!("http://{}/{}", self.address, path.trim_start_matches('/'))
     }

@@ -136,6 +136,7 @@ macro_rules! conformance_suite {
             what_has_no_home_is_given_to_anybody,
             a_beat_tells_who_is_there,
             an_epoch_that_is_over_beats_no_more,
+            an_epoch_that_has_beaten_since_is_not_ended,
             changes_are_told_from_a_mark_on,
             the_trouble_of_some_is_told,
         }

@@ -99,6 +99,16 @@ pub async fn an_epoch_that_is_over_beats_no_more(bench: &Arc<Bench>) {
     assert_eq!(roll.nodes.iter().map(|node| node.epoch).collect::<Vec<_>>(), [bench.epoch]);
 }
 
+pub async fn an_epoch_that_has_beaten_since_is_not_ended(bench: &Arc<Bench>) {
+    let other = bench.new_epoch().await;
+    bench.store().beat(other).await.unwrap();
+    assert!(!bench.store().end(other, 0).await.unwrap());
+    assert!(bench.store().beat(other).await.unwrap().alive);
+    assert!(bench.store().end(other, 2).await.unwrap());
+    assert!(!bench.store().beat(other).await.unwrap().alive);
+    assert!(!bench.store().end(other, 2).await.unwrap(), "it is over");
+}
+
 pub async fn changes_are_told_from_a_mark_on(bench: &Arc<Bench>) {
     let begin = bench.store().changes(None).await.unwrap();
     assert_eq!(begin.changes, [], "what was before is known otherwise");

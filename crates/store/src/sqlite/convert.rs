@@ -1,18 +1,12 @@
-//! Between rows and types. Small numbers stand for names; what they mean is fixed for good here.
+//! Between rows and types.
 
-use redrive_core::{
-    AttemptId, DeadReason, DeliveryId, DeliveryStatus, EventId, FailureCategory, KeyId, TenantId, Time,
-    WebhookId,
-    breaker::CircuitState,
-    event::PayloadFormat,
-    lane::{Lane, Priority},
-};
+use redrive_core::{AttemptId, DeliveryId, EventId, KeyId, TenantId, Time, WebhookId, lane::Lane};
 use rusqlite::{
     Row, ToSql,
     types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef},
 };
 
-use crate::AttemptStatus;
+use crate::codes::Code;
 
 /// Wraps a domain type so that it can be written to and read from a column.
 #[derive(Clone, Copy, Debug)]
@@ -81,70 +75,15 @@ impl FromSql for Col<Lane> {
     }
 }
 
-macro_rules! code_column {
-    ($($type:ty { $($variant:path = $code:literal),* $(,)? })*) => {$(
-        impl ToSql for Col<$type> {
-            fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
-                let code: i64 = match self.0 { $($variant => $code),* };
-                Ok(code.into())
-            }
-        }
-
-        impl FromSql for Col<$type> {
-            fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
-                match value.as_i64()? {
-                    $($code => Ok(Col($variant)),)*
-                    other => Err(FromSqlError::OutOfRange(other)),
-                }
-            }
-        }
-    )*};
+impl<T: Code> ToSql for Col<T> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(i64::from(self.0.code()).into())
+    }
 }
-code_column! {
-    // `InFlight` is never stored: a request under way is known to the node that sends it.
-    DeliveryStatus {
-        DeliveryStatus::Pending = 0,
-        DeliveryStatus::InFlight = 1,
-        DeliveryStatus::Delivered = 2,
-        DeliveryStatus::Dead = 3,
-        DeliveryStatus::Cancelled = 4,
-    }
-    DeadReason {
-        DeadReason::Permanent = 1,
-        DeadReason::Exhausted = 2,
-        DeadReason::TlsLimit = 3,
-        DeadReason::BlockedAddress = 4,
-        DeadReason::Expired = 5,
-    }
-    FailureCategory {
-        FailureCategory::Timeout = 1,
-        FailureCategory::ServerError = 2,
-        FailureCategory::ClientError = 3,
-        FailureCategory::Network = 4,
-        FailureCategory::Dns = 5,
-        FailureCategory::Tls = 6,
-        FailureCategory::RateLimit = 7,
-        FailureCategory::PayloadTooLarge = 8,
-        FailureCategory::Redirect = 9,
-        FailureCategory::BlockedAddress = 10,
-    }
-    AttemptStatus {
-        AttemptStatus::Success = 1,
-        AttemptStatus::Failed = 2,
-        AttemptStatus::Exhausted = 3,
-    }
-    Priority {
-        Priority::High = 1,
-        Priority::Normal = 2,
-        Priority::Low = 3,
-    }
-    CircuitState {
-        CircuitState::Closed = 0,
-        CircuitState::Open = 1,
-        CircuitState::HalfOpen = 2,
-    }
-    PayloadFormat {
-        PayloadFormat::Envelope = 1,
-        PayloadFormat::Data = 2,
+
+impl<T: Code> FromSql for Col<T> {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        let code = value.as_i64()?;
+        i16::try_from(code).ok().and_then(T::of).map(Col).ok_or(FromSqlError::OutOfRange(code))
     }
 }

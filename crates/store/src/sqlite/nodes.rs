@@ -60,6 +60,13 @@ impl Nodes for Sqlite {
         })
     }
 
+    fn end(&self, epoch: Epoch, beats: i64) -> Answer<'_, bool> {
+        self.write(move |transaction| {
+            let end = "DELETE FROM nodes WHERE epoch = ? AND beats = ?";
+            transaction.execute(end, (epoch.0, beats)).map(|ended| ended == 1)
+        })
+    }
+
     fn rescue(&self, dead: Epoch, now: Time, limit: usize) -> Answer<'_, Step> {
         self.write(move |transaction| {
             // First the row: from here on the dead one can neither record nor insert.

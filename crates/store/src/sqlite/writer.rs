@@ -4,7 +4,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicU64, Ordering::Relaxed},
         mpsc,
     },
     thread::JoinHandle,
@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use super::{Options, claim, publish, readers::Gate, record};
 use crate::{
     Done, Epoch, LaneClaim, LaneRoom, NewEvent, Outcome, Published, Recorded,
-    batch::{self, CommitError, Weighed},
+    batch::{self, CommitError, Queue, Weighed},
     error::StoreError,
 };
 
@@ -80,42 +80,11 @@ pub(super) struct Writer {
     queue: Arc<Queue>,
 }
 
-/// How much waits to be published, so that overload is refused instead of piled up. Outcomes are not
-/// counted: there are never more of them than deliveries in memory.
-struct Queue {
-    items: AtomicUsize,
-    bytes: AtomicUsize,
-    max_items: usize,
-    max_bytes: usize,
-}
-
-impl Queue {
-    fn enter(&self, bytes: usize) -> bool {
-        let items = self.items.fetch_add(1, Relaxed);
-        let held = self.bytes.fetch_add(bytes, Relaxed);
-        let fits = items < self.max_items && held + bytes <= self.max_bytes;
-        if !fits {
-            self.leave(bytes);
-        }
-        fits
-    }
-
-    fn leave(&self, bytes: usize) {
-        self.items.fetch_sub(1, Relaxed);
-        self.bytes.fetch_sub(bytes, Relaxed);
-    }
-}
-
 impl Writer {
     pub(super) fn start(connection: Connection, options: &Options, readers: Gate) -> Self {
         let (jobs, waiting) = mpsc::channel();
         let commits = Arc::new(AtomicU64::new(0));
-        let queue = Arc::new(Queue {
-            items: AtomicUsize::new(0),
-            bytes: AtomicUsize::new(0),
-            max_items: options.max_waiting,
-            max_bytes: options.max_waiting_bytes,
-        });
+        let queue = Arc::new(Queue::new(options.max_waiting, options.max_waiting_bytes));
         let log = Log::of(&options.path, readers);
         let runtime = tokio::runtime::Handle::try_current().ok();
         let desk = Desk { connection, log, commits: commits.clone(), queue: queue.clone(), runtime };

@@ -1,0 +1,80 @@
+//! Small numbers that stand for names in every backend; what they mean is fixed for good here.
+
+use redrive_core::{
+    DeadReason, DeliveryStatus, FailureCategory, breaker::CircuitState, event::PayloadFormat, lane::Priority,
+};
+
+use crate::AttemptStatus;
+
+/// Something that is stored as a small number.
+pub(crate) trait Code: Copy + std::fmt::Debug {
+    /// Its number.
+    fn code(self) -> i16;
+    /// What a number stands for.
+    fn of(code: i16) -> Option<Self>;
+}
+
+macro_rules! codes {
+    ($($type:ty { $($variant:path = $code:literal),* $(,)? })*) => {$(
+        impl Code for $type {
+            fn code(self) -> i16 {
+                match self { $($variant => $code),* }
+            }
+
+            fn of(code: i16) -> Option<Self> {
+                match code {
+                    $($code => Some($variant),)*
+                    _ => None,
+                }
+            }
+        }
+    )*};
+}
+codes! {
+    // `InFlight` is never stored: a request under way is known to the node that sends it.
+    DeliveryStatus {
+        DeliveryStatus::Pending = 0,
+        DeliveryStatus::InFlight = 1,
+        DeliveryStatus::Delivered = 2,
+        DeliveryStatus::Dead = 3,
+        DeliveryStatus::Cancelled = 4,
+    }
+    DeadReason {
+        DeadReason::Permanent = 1,
+        DeadReason::Exhausted = 2,
+        DeadReason::TlsLimit = 3,
+        DeadReason::BlockedAddress = 4,
+        DeadReason::Expired = 5,
+    }
+    FailureCategory {
+        FailureCategory::Timeout = 1,
+        FailureCategory::ServerError = 2,
+        FailureCategory::ClientError = 3,
+        FailureCategory::Network = 4,
+        FailureCategory::Dns = 5,
+        FailureCategory::Tls = 6,
+        FailureCategory::RateLimit = 7,
+        FailureCategory::PayloadTooLarge = 8,
+        FailureCategory::Redirect = 9,
+        FailureCategory::BlockedAddress = 10,
+    }
+    AttemptStatus {
+        AttemptStatus::Success = 1,
+        AttemptStatus::Failed = 2,
+        AttemptStatus::Exhausted = 3,
+    }
+    Priority {
+        Priority::High = 1,
+        Priority::Normal = 2,
+        Priority::Low = 3,
+    }
+    CircuitState {
+        CircuitState::Closed = 0,
+        CircuitState::Open = 1,
+        CircuitState::HalfOpen = 2,
+    }
+    PayloadFormat {
+        PayloadFormat::Envelope = 1,
+        PayloadFormat::Data = 2,
+    }
+}

@@ -1,0 +1,599 @@
+//! Waiting and leased: the only two places where a delivery that is not over can be, and the moves
+//! between them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use redrive_core::{DeliveryId, Time, WebhookId, event::Event, lane::Lane};
+use tokio::sync::oneshot;
+use tokio_postgres::{Row, types::ToSql};
+
+use super::{
+    Postgres,
+    convert::{Col, get, plain, text_opt},
+    lanes::{self, Keys, Place, Rescued, Settled, Wait},
+    publish::LIVE,
+    redrive,
+    session::{Failure, Session, Tx},
+};
+use crate::{Answer, Claim, Claimed, DueLanes, Epoch, LaneClaim, LaneKey, LaneRoom, StoreError};
+
+const DUE_LANES: &str = "SELECT l.webhook, l.lane, l.wake_at FROM lanes l
+     WHERE l.pool = $1 AND l.held_by IS NULL AND l.wake_at <= $2
+         AND NOT EXISTS (SELECT 1 FROM homes h WHERE h.webhook = l.webhook AND h.epoch <> $4)
+     ORDER BY l.wake_at LIMIT $3";
+const NEXT_WAKE: &str = "SELECT wake_at FROM lanes
+     WHERE pool = $1 AND held_by IS NULL AND wake_at > $2 ORDER BY wake_at LIMIT 1";
+/// Lanes that are the caller's are waited for: it alone looks into them.
+const LOCK_OWN: &str = "SELECT l.webhook, l.lane FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane)
+     JOIN lanes l ON l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\"
+     WHERE l.held_by = $3 ORDER BY l.webhook, l.lane FOR UPDATE OF l";
+const LOCK_FREE: &str = "SELECT l.webhook, l.lane FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane)
+     JOIN lanes l ON l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\"
+     WHERE l.held_by IS DISTINCT FROM $3 ORDER BY l.webhook, l.lane FOR UPDATE OF l SKIP LOCKED";
+const HOMES: &str = "SELECT webhook, epoch FROM homes WHERE webhook = ANY($1::uuid[])";
+/// Orders that somebody has some of, and whether that is somebody else than $3.
+const TAKEN: &str = "SELECT k.webhook, k.lane, bool_or(t.epoch <> $3)
+     FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane)
+     JOIN leased t ON t.webhook = k.webhook AND t.lane = k.lane COLLATE \"C\" AND t.lane < 'A'
+     GROUP BY k.webhook, k.lane";
+/// What waits first in each lane, and what it weighs. In an order the place is always 0.
+const PEEK: &str = "SELECT k.n, w.delivery, w.due, w.rescues, w.deaths, w.seq,
+            octet_length(e.data)
+     FROM unnest($1::uuid[], $2::text[], $3::bigint[]) WITH ORDINALITY AS k(webhook, lane, most, n)
+     CROSS JOIN LATERAL (
+         SELECT * FROM waiting w WHERE w.webhook = k.webhook AND w.lane = k.lane COLLATE \"C\" AND w.place <= $4
+         ORDER BY w.place, w.seq LIMIT k.most) w
+     JOIN deliveries d ON d.id = w.delivery JOIN events e ON e.tenant = d.tenant AND e.id = d.event";
+/// The first of an order, whatever its time.
+const FIRST: &str = "SELECT k.n, h.delivery, h.due
+     FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY AS k(webhook, lane, n) CROSS JOIN LATERAL (
+         SELECT w.delivery, w.due FROM waiting w WHERE w.webhook = k.webhook AND w.lane = k.lane COLLATE \"C\"
+         ORDER BY w.place, w.seq LIMIT 1) h";
+const TAKE: &str = "DELETE FROM waiting WHERE delivery = ANY($1::uuid[])";
+const FETCH: &str = "SELECT d.id, d.webhook, d.format, d.attempt_count, d.created_at,
+            e.id, e.tenant, e.event_type, e.data, e.timestamp, e.idempotency_key, e.source, e.subject, e.priority
+     FROM unnest($1::uuid[]) AS k(id) JOIN deliveries d ON d.id = k.id
+     JOIN events e ON e.tenant = d.tenant AND e.id = d.event";
+const MAKE_HOME: &str =
+    "INSERT INTO homes (webhook, epoch) SELECT w, $2::bigint FROM unnest($1::uuid[]) AS k(w)
+     ON CONFLICT DO NOTHING";
+const MARK: &str =
+    "UPDATE leased l SET sending = 1 FROM unnest($1::bigint[], $2::uuid[]) AS k(epoch, delivery)
+     WHERE l.epoch = k.epoch AND l.delivery = k.delivery RETURNING l.epoch, l.delivery";
+const RELEASE: &str = "DELETE FROM leased l USING unnest($1::bigint[], $2::uuid[]) AS k(epoch, delivery)
+     WHERE l.epoch = k.epoch AND l.delivery = k.delivery
+     RETURNING l.delivery, l.webhook, l.lane, l.seq, l.rescues, l.deaths, l.sending, l.cancel";
+const UNHOLD: &str =
+    "UPDATE lanes l SET held_by = NULL FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane)
+     WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\" AND l.held_by = $3";
+const CREATED: &str =
+    "SELECT d.id, d.created_at FROM unnest($1::uuid[]) AS k(id) JOIN deliveries d ON d.id = k.id";
+
+/// The statements whose cost must follow what is ready, never what is parked: a test explains their plans.
+#[cfg(feature = "conformance")]
+pub(super) const PLANNED: [(&str, &str); 14] = [
+    ("due lanes", DUE_LANES),
+    ("next wake", NEXT_WAKE),
+    ("lock own lanes", LOCK_OWN),
+    ("lock free lanes", LOCK_FREE),
+    ("homes", HOMES),
+    ("orders under way", TAKEN),
+    ("due deliveries", PEEK),
+    ("first of an order", FIRST),
+    ("take out of waiting", TAKE),
+    ("fetch what was claimed", FETCH),
+    ("mark as sending", MARK),
+    ("release", RELEASE),
+    ("let go of lanes", UNHOLD),
+    ("when made", CREATED),
+];
+
+/// How long an order is left alone of which another node has some.
+const LEFT_ALONE: Duration = Duration::from_millis(50);
+
+impl Claim for Postgres {
+    fn due_lanes(&self, epoch: Epoch, pools: Vec<String>, now: Time, limit: usize) -> Answer<'_, DueLanes> {
+        Box::pin(async move { self.read(|session| due_lanes(session, epoch, &pools, now, limit)).await })
+    }
+
+    fn claim(
+        &self,
+        epoch: Epoch,
+        now: Time,
+        lanes: Vec<LaneRoom>,
+        max_bytes: usize,
+    ) -> Answer<'_, Vec<LaneClaim>> {
+        // A task of its own: what was committed must be known, whoever still waits for it.
+        let shared = self.shared.clone();
+        let (answer, answered) = oneshot::channel();
+        tokio::spawn(async move {
+            let claiming = Claiming { epoch, now, lanes: &lanes, max_bytes };
+            drop(answer.send(claiming.carry_out(&shared).await));
+        });
+        Box::pin(async {
+            let closed = || Err(StoreError::Unavailable("the store is closed".into()));
+            answered.await.unwrap_or_else(|_| closed())?.ok_or(StoreError::Fenced)
+        })
+    }
+
+    fn release(&self, epoch: Epoch, now: Time, deliveries: Vec<(DeliveryId, Time)>) -> Answer<'_, usize> {
+        Box::pin(async move {
+            let released = self.write(|tx| release(tx, epoch, now, &deliveries)).await?;
+            self.shared.hints.work();
+            Ok(released)
+        })
+    }
+
+    fn leave(&self, epoch: Epoch, webhooks: Vec<WebhookId>) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let webhooks: Vec<_> = webhooks.into_iter().map(Col).collect();
+            let leave = "DELETE FROM homes WHERE webhook = ANY($1::uuid[]) AND epoch = $2";
+            self.write(|tx| {
+                let webhooks = &webhooks;
+                async move { tx.execute(leave, &[webhooks, &epoch.0]).await.map(drop) }
+            })
+            .await?;
+            self.shared.hints.work();
+            Ok(())
+        })
+    }
+
+    fn mark_sending(&self, epoch: Epoch, delivery: DeliveryId) -> Answer<'_, bool> {
+        let (answer, answered) = oneshot::channel();
+        self.writer.mark(epoch, delivery, Box::new(move |result| drop(answer.send(result))));
+        Box::pin(async {
+            answered.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the store is closed".into())))
+        })
+    }
+}
+
+async fn due_lanes(
+    session: Tx,
+    epoch: Epoch,
+    pools: &[String],
+    now: Time,
+    limit: usize,
+) -> Result<DueLanes, Failure> {
+    let mut due: Vec<(Time, LaneKey)> = Vec::new();
+    let mut next_wake: Option<Time> = None;
+    session.prepare(&[DUE_LANES, NEXT_WAKE]).await?;
+    for pool in pools {
+        let (now, limit) = (Col(now), limit as i64);
+        let (due_now, later): ([&(dyn ToSql + Sync); 4], [&(dyn ToSql + Sync); 2]) =
+            ([pool, &now, &limit, &epoch.0], [pool, &now]);
+        let (lanes, next) = tokio::join!(
+            biased;
+            session.query(DUE_LANES, &due_now),
+            session.query_opt(NEXT_WAKE, &later),
+        );
+        for row in lanes? {
+            due.push((get(&row, 2)?, LaneKey { webhook: get(&row, 0)?, lane: get(&row, 1)? }));
+        }
+        let wake = next?.map(|row| get::<Time>(&row, 0)).transpose()?;
+        next_wake = next_wake.into_iter().chain(wake).min();
+    }
+    if pools.len() > 1 {
+        due.sort_by_key(|(wake_at, _)| *wake_at);
+        due.truncate(limit);
+    }
+    let lanes = due.into_iter().map(|(_, key)| key).collect();
+    Ok(DueLanes { lanes, next_wake: next_wake.filter(|wake| *wake < Time::FOREVER) })
+}
+
+/// What is to be claimed, and by whom.
+struct Claiming<'a> {
+    epoch: Epoch,
+    now: Time,
+    lanes: &'a [LaneRoom],
+    max_bytes: usize,
+}
+
+/// What one lane gives.
+#[derive(Default)]
+struct Taking {
+    deliveries: Vec<Peeked>,
+    more: bool,
+}
+
+/// A delivery that is due, without its payload.
+struct Peeked {
+    id: DeliveryId,
+    due: Time,
+    rescued: Rescued,
+    seq: i64,
+}
+
+type Code = (WebhookId, String);
+
+fn code(key: &LaneKey) -> Code {
+    (key.webhook, key.lane.code().into_owned())
+}
+
+impl Claiming<'_> {
+    /// Claims in one transaction. None: the epoch is over.
+    async fn carry_out(&self, shared: &super::Shared) -> Result<Option<Vec<LaneClaim>>, StoreError> {
+        shared.doubts.settle(shared).await?;
+        let leased = parking_lot::Mutex::new(Vec::new());
+        let claimed = shared.writers.write(|tx| self.claim(tx, &leased)).await;
+        if let Err(failure) = &claimed
+            && failure.leaves_doubt()
+        {
+            shared.doubts.add(self.epoch, std::mem::take(&mut *leased.lock()));
+        }
+        Ok(claimed?)
+    }
+
+    async fn claim(
+        &self,
+        tx: Tx,
+        leased: &parking_lot::Mutex<Vec<(DeliveryId, Time)>>,
+    ) -> Result<Option<Vec<LaneClaim>>, Failure> {
+        leased.lock().clear();
+        if !tx.exists(LIVE, &[&vec![self.epoch.0]]).await? {
+            return Ok(None);
+        }
+        let locked = self.lock(&tx).await?;
+        let mut taken = self.take(&tx, &locked).await?;
+        *leased.lock() =
+            taken.values().flat_map(|taking| taking.deliveries.iter().map(|one| (one.id, one.due))).collect();
+        let mut fetched = self.lease(&tx, &taken).await?;
+        let claims = self.lanes.iter().map(|room| {
+            let taking = taken.remove(&code(&room.key)).unwrap_or_default();
+            let deliveries = taking.deliveries.iter().filter_map(|peeked| fetched.remove(&peeked.id));
+            LaneClaim { key: room.key.clone(), deliveries: deliveries.collect(), more: taking.more }
+        });
+        Ok(Some(claims.collect()))
+    }
+
+    /// Locks the lanes that nobody else looks into just now. If that leaves nothing, the first is waited for:
+    /// whoever has it is soon done.
+    async fn lock(&self, tx: &Session) -> Result<BTreeSet<Code>, Failure> {
+        let keys: Keys = self.lanes.iter().map(|room| code(&room.key)).collect();
+        let webhooks: Vec<_> = keys.iter().map(|(webhook, _)| Col(*webhook)).collect();
+        let codes: Vec<_> = keys.iter().map(|(_, code)| code.as_str()).collect();
+        tx.prepare(&[LOCK_OWN, LOCK_FREE]).await?;
+        let values: [&(dyn ToSql + Sync); 3] = [&webhooks, &codes, &self.epoch.0];
+        let (own, free) = tokio::join!(biased; tx.query(LOCK_OWN, &values), tx.query(LOCK_FREE, &values));
+        let read = |row: &Row| Ok::<Code, Failure>((get(row, 0)?, plain(row, 1)?));
+        let mut locked: BTreeSet<_> = own?.iter().chain(&free?).map(read).collect::<Result<_, _>>()?;
+        if locked.is_empty()
+            && let Some(first) = keys.first()
+        {
+            lanes::lock(tx, &Keys::from([first.clone()])).await?;
+            locked.insert(first.clone());
+        }
+        Ok(locked)
+    }
+
+    /// Chooses what to take from each lane.
+    async fn take(&self, tx: &Session, locked: &BTreeSet<Code>) -> Result<BTreeMap<Code, Taking>, Failure> {
+        let webhooks: Vec<_> = locked.iter().map(|(webhook, _)| *webhook).collect();
+        let homes: HashMap<WebhookId, i64> = tx
+            .query(HOMES, &[&webhooks.iter().map(|webhook| Col(*webhook)).collect::<Vec<_>>()])
+            .await?
+            .iter()
+            .map(|row| Ok::<_, Failure>((get(row, 0)?, plain(row, 1)?)))
+            .collect::<Result<_, _>>()?;
+        let blocked = lanes::blocked_until(tx, &webhooks).await?;
+        let under_way = self.under_way(tx, locked).await?;
+        let mut settled = Settled::new();
+        let mut rooms = Vec::new();
+        let mut taken = BTreeMap::new();
+        let mut orders = Vec::new();
+        for room in self.lanes {
+            let key = code(&room.key);
+            let elsewhere = homes.get(&room.key.webhook).is_some_and(|home| *home != self.epoch.0);
+            if !locked.contains(&key) || elsewhere {
+                continue;
+            }
+            let until = blocked.get(&room.key.webhook).copied().unwrap_or_default();
+            if until > self.now {
+                settled.insert(key, (None, until));
+            } else {
+                match under_way.get(&key) {
+                    Some(true) => drop(settled.insert(key, (None, self.now + LEFT_ALONE))),
+                    Some(false) => orders.push(key),
+                    None => rooms.push(room),
+                }
+            }
+        }
+        // The caller comes back for what is due of an order once its own are over.
+        for key in self.with_first_due(tx, &orders).await? {
+            taken.insert(key, Taking { deliveries: Vec::new(), more: true });
+        }
+        for key in orders {
+            let more = taken.contains_key(&key);
+            settled.insert(key, (more.then_some(self.epoch), Time::default()));
+        }
+        self.peek(tx, &rooms, &mut taken).await?;
+        for room in &rooms {
+            let more = taken.get(&code(&room.key)).is_some_and(|taking| taking.more);
+            settled.insert(code(&room.key), (more.then_some(self.epoch), Time::default()));
+        }
+        let out: Vec<_> =
+            taken.values().flat_map(|taking| taking.deliveries.iter().map(|one| Col(one.id))).collect();
+        if !out.is_empty() {
+            tx.execute(TAKE, &[&out]).await?;
+        }
+        if !settled.is_empty() {
+            lanes::settle(tx, &settled).await?;
+        }
+        let homeless: Vec<_> = rooms
+            .iter()
+            .filter(|room| room.alone && !homes.contains_key(&room.key.webhook))
+            .filter(|room| taken.get(&code(&room.key)).is_some_and(|taking| !taking.deliveries.is_empty()))
+            .map(|room| Col(room.key.webhook))
+            .collect();
+        if !homeless.is_empty() {
+            let made = tx.execute(MAKE_HOME, &[&homeless, &self.epoch.0]).await?;
+            let wanted: BTreeSet<_> = homeless.iter().map(|webhook| webhook.0).collect();
+            if made < wanted.len() as u64 {
+                // Another node has just claimed from another lane of the same webhook.
+                return Err(Failure::Passing);
+            }
+        }
+        Ok(taken)
+    }
+
+    /// The orders among these lanes that somebody has some of, and whether that is another node.
+    async fn under_way(&self, tx: &Session, locked: &BTreeSet<Code>) -> Result<HashMap<Code, bool>, Failure> {
+        let orders: Vec<_> = locked.iter().filter(|(_, code)| code.starts_with('=')).collect();
+        if orders.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let webhooks: Vec<_> = orders.iter().map(|(webhook, _)| Col(*webhook)).collect();
+        let codes: Vec<_> = orders.iter().map(|(_, code)| code.as_str()).collect();
+        let rows = tx.query(TAKEN, &[&webhooks, &codes, &self.epoch.0]).await?;
+        rows.iter().map(|row| Ok(((get(row, 0)?, plain(row, 1)?), plain(row, 2)?))).collect()
+    }
+
+    /// Those of these lanes whose first is due.
+    async fn with_first_due(&self, tx: &Session, keys: &[Code]) -> Result<Vec<Code>, Failure> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let webhooks: Vec<_> = keys.iter().map(|(webhook, _)| Col(*webhook)).collect();
+        let codes: Vec<_> = keys.iter().map(|(_, code)| code.as_str()).collect();
+        let mut due = Vec::new();
+        for row in tx.query(FIRST, &[&webhooks, &codes]).await? {
+            if get::<Time>(&row, 2)? <= self.now {
+                due.push(keys[plain::<i64>(&row, 0)? as usize - 1].clone());
+            }
+        }
+        Ok(due)
+    }
+
+    /// What is due in each lane from its first on, as much as there is room for, and whether there is more.
+    async fn peek(
+        &self,
+        tx: &Session,
+        rooms: &[&LaneRoom],
+        taken: &mut BTreeMap<Code, Taking>,
+    ) -> Result<(), Failure> {
+        if rooms.is_empty() {
+            return Ok(());
+        }
+        let codes: Vec<_> = rooms.iter().map(|room| room.key.lane.code()).collect();
+        // One more than there is room for, to know whether there is more.
+        let most = |room: usize| i64::try_from(room).unwrap_or(i64::MAX).saturating_add(1);
+        let rows = tx
+            .query(
+                PEEK,
+                &[
+                    &rooms.iter().map(|room| Col(room.key.webhook)).collect::<Vec<_>>(),
+                    &codes.iter().map(|code| &**code).collect::<Vec<_>>(),
+                    &rooms.iter().map(|room| most(room.room)).collect::<Vec<_>>(),
+                    &Col(self.now),
+                ],
+            )
+            .await?;
+        let mut found: Vec<Vec<(Peeked, usize)>> = rooms.iter().map(|_| Vec::new()).collect();
+        for row in &rows {
+            let rescued = Rescued { rescues: plain(row, 3)?, deaths: plain(row, 4)? };
+            let peeked = Peeked { id: get(row, 1)?, due: get(row, 2)?, rescued, seq: plain(row, 5)? };
+            let weight = plain::<i32>(row, 6)?.unsigned_abs() as usize + Event::OVERHEAD;
+            found[plain::<i64>(row, 0)? as usize - 1].push((peeked, weight));
+        }
+        let mut bytes_left = self.max_bytes;
+        for (room, mut peeked) in rooms.iter().zip(found) {
+            match room.key.lane.is_ordered() {
+                true => peeked.sort_by_key(|(one, _)| one.seq),
+                false => peeked.sort_by_key(|(one, _)| (one.due, one.seq)),
+            }
+            let mut taking = Taking::default();
+            for (one, weight) in peeked {
+                // In an order all behind one that is not due have to wait.
+                if one.due > self.now {
+                    break;
+                }
+                if taking.deliveries.len() >= room.room || bytes_left == 0 {
+                    taking.more = true;
+                    break;
+                }
+                bytes_left = bytes_left.saturating_sub(weight);
+                taking.deliveries.push(one);
+            }
+            taken.insert(code(&room.key), taking);
+        }
+        Ok(())
+    }
+
+    /// Leases what was taken, and fetches what is needed to send it.
+    async fn lease(
+        &self,
+        tx: &Session,
+        taken: &BTreeMap<Code, Taking>,
+    ) -> Result<HashMap<DeliveryId, Claimed>, Failure> {
+        let mut leases = Vec::new();
+        let mut peeked = HashMap::new();
+        for ((webhook, code), taking) in taken {
+            let lane = Lane::parse(code).ok_or_else(|| Failure::Bad(format!("{code:?} is no lane")))?;
+            for one in &taking.deliveries {
+                let place = Place { delivery: one.id, webhook: *webhook, lane: lane.clone(), seq: one.seq };
+                leases.push((place, one.rescued));
+                peeked.insert(one.id, one);
+            }
+        }
+        if leases.is_empty() {
+            return Ok(HashMap::new());
+        }
+        lanes::lease(tx, self.epoch, &leases).await?;
+        let ids: Vec<_> = leases.iter().map(|(place, _)| Col(place.delivery)).collect();
+        let rows = tx.query(FETCH, &[&ids]).await?;
+        rows.iter()
+            .map(|row| {
+                let id = get(row, 0)?;
+                let peeked =
+                    peeked.get(&id).ok_or_else(|| Failure::Bad("a delivery nobody asked for".into()))?;
+                Ok((id, read_claimed(row, peeked)?))
+            })
+            .collect()
+    }
+}
+
+fn read_claimed(row: &Row, peeked: &Peeked) -> Result<Claimed, Failure> {
+    let text = |column| plain::<Option<String>>(row, column).map(|text| text.map(String::into_boxed_str));
+    let event = Event {
+        id: get(row, 5)?,
+        tenant: get(row, 6)?,
+        event_type: plain::<String>(row, 7)?.into(),
+        data: Bytes::from(plain::<Vec<u8>>(row, 8)?),
+        timestamp: get(row, 9)?,
+        idempotency_key: text(10)?,
+        source: text(11)?,
+        subject: text(12)?,
+        priority: get(row, 13)?,
+        // The publisher's own notes are not sent.
+        metadata: None,
+    };
+    Ok(Claimed {
+        id: peeked.id,
+        webhook: get(row, 1)?,
+        due: peeked.due,
+        rescues: peeked.rescued.rescues.unsigned_abs(),
+        deaths: peeked.rescued.deaths.unsigned_abs(),
+        format: get(row, 2)?,
+        attempt_count: plain::<i32>(row, 3)?.unsigned_abs(),
+        created_at: get(row, 4)?,
+        seq: peeked.seq,
+        event: Arc::new(event),
+    })
+}
+
+/// Marks leases as being sent. Gives those that were there to be marked.
+pub(super) async fn mark(
+    tx: Tx,
+    leases: &[(Epoch, DeliveryId)],
+) -> Result<BTreeSet<(Epoch, DeliveryId)>, Failure> {
+    let epochs: Vec<_> = leases.iter().map(|(epoch, _)| epoch.0).collect();
+    let ids: Vec<_> = leases.iter().map(|(_, delivery)| Col(*delivery)).collect();
+    let rows = tx.query(MARK, &[&epochs, &ids]).await?;
+    rows.iter().map(|row| Ok((Epoch(plain(row, 0)?), get(row, 1)?))).collect()
+}
+
+/// Ends leases without outcomes: the deliveries wait again, or are cancelled if that was asked for.
+async fn release(
+    tx: Tx,
+    epoch: Epoch,
+    now: Time,
+    deliveries: &[(DeliveryId, Time)],
+) -> Result<usize, Failure> {
+    // Whoever is named twice is given back once, as named first.
+    let due: HashMap<_, _> = deliveries.iter().rev().copied().collect();
+    let leases: Vec<_> = due.keys().map(|delivery| (epoch, *delivery)).collect();
+    let orphans = take_leases(&tx, &leases).await?;
+    let keys: Keys =
+        orphans.iter().map(|one| (one.place.webhook, one.place.lane.code().into_owned())).collect();
+    let count = orphans.len();
+    give_back(&tx, orphans, |delivery| due.get(&delivery).copied().unwrap_or(now), now).await?;
+    let webhooks: Vec<_> = keys.iter().map(|(webhook, _)| Col(*webhook)).collect();
+    let codes: Vec<_> = keys.iter().map(|(_, code)| code.as_str()).collect();
+    tx.execute(UNHOLD, &[&webhooks, &codes, &epoch.0]).await?;
+    Ok(count)
+}
+
+/// Gives back leases of whose commit nobody was told. Their transactions are over once the node's row is ours.
+pub(super) async fn give_back_doubtful(
+    tx: Tx,
+    doubts: &[(Epoch, DeliveryId, Time)],
+) -> Result<usize, Failure> {
+    let epochs: BTreeSet<_> = doubts.iter().map(|(epoch, ..)| epoch.0).collect();
+    let epochs: Vec<_> = epochs.into_iter().collect();
+    let wait_for = "SELECT epoch FROM nodes WHERE epoch = ANY($1::bigint[]) ORDER BY epoch FOR UPDATE";
+    tx.query(wait_for, &[&epochs]).await?;
+    let leases: Vec<_> = doubts.iter().map(|(epoch, delivery, _)| (*epoch, *delivery)).collect();
+    let due: HashMap<_, _> = doubts.iter().map(|(_, delivery, due)| (*delivery, *due)).collect();
+    let orphans = take_leases(&tx, &leases).await?;
+    let count = orphans.len();
+    let due_of = |delivery| due.get(&delivery).copied().unwrap_or_default();
+    let latest = due.values().copied().max().unwrap_or_default();
+    give_back(&tx, orphans, due_of, latest).await?;
+    Ok(count)
+}
+
+/// A delivery whose lease has just ended.
+pub(super) struct Orphan {
+    pub(super) place: Place,
+    pub(super) rescued: Rescued,
+    pub(super) sending: i32,
+    pub(super) cancel: Option<String>,
+}
+
+pub(super) fn read_orphan(row: &Row) -> Result<Orphan, Failure> {
+    let place =
+        Place { delivery: get(row, 0)?, webhook: get(row, 1)?, lane: get(row, 2)?, seq: plain(row, 3)? };
+    let rescued = Rescued { rescues: plain(row, 4)?, deaths: plain(row, 5)? };
+    Ok(Orphan { place, rescued, sending: plain(row, 6)?, cancel: text_opt(row, 7)? })
+}
+
+async fn take_leases(tx: &Session, leases: &[(Epoch, DeliveryId)]) -> Result<Vec<Orphan>, Failure> {
+    let epochs: Vec<_> = leases.iter().map(|(epoch, _)| epoch.0).collect();
+    let ids: Vec<_> = leases.iter().map(|(_, delivery)| Col(*delivery)).collect();
+    tx.query(RELEASE, &[&epochs, &ids]).await?.iter().map(read_orphan).collect()
+}
+
+/// When these deliveries were made.
+pub(super) async fn created(
+    tx: &Session,
+    deliveries: &[DeliveryId],
+) -> Result<HashMap<DeliveryId, Time>, Failure> {
+    let ids: Vec<_> = deliveries.iter().map(|delivery| Col(*delivery)).collect();
+    let rows = tx.query(CREATED, &[&ids]).await?;
+    rows.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?))).collect()
+}
+
+/// Puts deliveries whose leases have just ended where they belong.
+pub(super) async fn give_back(
+    tx: &Session,
+    orphans: Vec<Orphan>,
+    due: impl Fn(DeliveryId) -> Time,
+    now: Time,
+) -> Result<(), Failure> {
+    let (over, back): (Vec<_>, Vec<_>) = orphans.into_iter().partition(|orphan| orphan.cancel.is_some());
+    let mut orders = Keys::new();
+    for orphan in over {
+        let reason = orphan.cancel.unwrap_or_default();
+        redrive::end_cancelled(tx, &[orphan.place.delivery], &reason, now).await?;
+        if orphan.place.lane.is_ordered() {
+            orders.insert((orphan.place.webhook, orphan.place.lane.code().into_owned()));
+        }
+    }
+    let ids: Vec<_> = back.iter().map(|orphan| orphan.place.delivery).collect();
+    let created = created(tx, &ids).await?;
+    let waits: Vec<_> = back
+        .into_iter()
+        .map(|orphan| Wait {
+            due: due(orphan.place.delivery),
+            created_at: created.get(&orphan.place.delivery).copied().unwrap_or(now),
+            place: orphan.place,
+            rescued: orphan.rescued,
+        })
+        .collect();
+    lanes::wait(tx, &waits).await?;
+    lanes::look_again(tx, &orders).await
+}

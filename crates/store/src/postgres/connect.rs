@@ -1,0 +1,222 @@
+//! The way to the server: the URL, TLS, pools.
+
+use std::{str::FromStr, sync::Arc, time::Duration};
+
+use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime, Timeouts};
+use rustls::{
+    ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature},
+    pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject},
+};
+use tokio_postgres::{Client, Config, Connection, Socket, config::SslMode, tls::MakeTlsConnect};
+use tokio_postgres_rustls::MakeRustlsConnect;
+use url::Url;
+
+use super::Options;
+use crate::error::OpenError;
+
+/// A plan that is good for an empty table and for a full one alike: by index, in its order, row by row. What the planner
+/// believes about sizes, which nobody has analysed, then makes no difference.
+const PLANS: &str = "-c jit=off -c plan_cache_mode=force_generic_plan -c enable_seqscan=off \
+    -c enable_hashjoin=off -c enable_mergejoin=off -c enable_bitmapscan=off -c enable_sort=off";
+
+/// What drives a connection.
+pub(super) type Driver = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
+
+/// How to reach the server.
+#[derive(Clone)]
+pub(super) struct Way {
+    config: Config,
+    tls: MakeRustlsConnect,
+    /// Where it is, without secrets.
+    pub(super) place: String,
+}
+
+impl Way {
+    pub(super) fn parse(options: &Options) -> Result<Self, OpenError> {
+        let bad = |reason: String| OpenError::BadUrl(reason);
+        let mut url = Url::parse(&options.url).map_err(|error| bad(error.to_string()))?;
+        // What the driver does not know is taken out before it reads the rest.
+        let (mut mode, mut root, mut rest) = (String::from("prefer"), None, Vec::new());
+        for (name, value) in url.query_pairs() {
+            match &*name {
+                "sslmode" => mode = value.into_owned(),
+                "sslrootcert" => root = Some(value.into_owned()),
+                _ => rest.push((name.into_owned(), value.into_owned())),
+            }
+        }
+        url.set_query(None);
+        if !rest.is_empty() {
+            url.query_pairs_mut().extend_pairs(rest);
+        }
+        // The driver takes a plus sign as it is.
+        let text = url.as_str().replace('+', "%20");
+        let mut config = Config::from_str(&text).map_err(|error| bad(super::session::said(&error)))?;
+        let (ssl, check) = match &*mode {
+            "disable" => (SslMode::Disable, Check::Nothing),
+            "prefer" => (SslMode::Prefer, Check::Nothing),
+            "require" => (SslMode::Require, Check::Nothing),
+            "verify-ca" => (SslMode::Require, Check::Issuer),
+            "verify-full" => (SslMode::Require, Check::IssuerAndName),
+            other => {
+                return Err(bad(format!(
+                    "sslmode={other}: use disable, prefer, require, verify-ca or verify-full"
+                )));
+            }
+        };
+        config.ssl_mode(ssl);
+        if let Some(password) = &options.password {
+            config.password(password);
+        }
+        config.connect_timeout(options.connect_timeout);
+        config.tcp_user_timeout(options.statement_timeout);
+        config.keepalives_idle(Duration::from_secs(30));
+        if config.get_application_name().is_none() {
+            config.application_name("redrive");
+        }
+        let place = place(&config);
+        Ok(Self { config, tls: tls(check, root.as_deref())?, place })
+    }
+
+    /// The URL with the planner's settings in its options.
+    #[cfg(feature = "conformance")]
+    pub(super) fn planning_url(options: &Options) -> String {
+        let mut url = Url::parse(&options.url).expect("a test has a good URL");
+        let own =
+            url.query_pairs().find(|(name, _)| name == "options").map_or(String::new(), |(_, o)| o.into());
+        url.set_query(None);
+        url.query_pairs_mut().append_pair("options", &format!("{PLANS} {own}"));
+        url.as_str().replace('+', "%20")
+    }
+
+    /// A pool of connections whose statements may take so long.
+    pub(super) fn pool(&self, size: usize, options: &Options, statement_timeout: Duration) -> Pool {
+        let mut config = self.config.clone();
+        let own = config.get_options().unwrap_or_default().to_owned();
+        config.options(format!("{PLANS} -c statement_timeout={} {own}", statement_timeout.as_millis()));
+        let recycling_method = RecyclingMethod::Fast;
+        let manager = Manager::from_config(config, self.tls.clone(), ManagerConfig { recycling_method });
+        let timeouts = Timeouts {
+            wait: Some(options.statement_timeout),
+            create: Some(options.connect_timeout),
+            recycle: Some(options.connect_timeout),
+        };
+        let pool = Pool::builder(manager).max_size(size).timeouts(timeouts).runtime(Runtime::Tokio1).build();
+        pool.expect("a pool with timeouts has a runtime")
+    }
+
+    /// A connection of one's own, and what drives it.
+    pub(super) async fn connect(&self) -> Result<(Client, Driver), tokio_postgres::Error> {
+        self.config.connect(self.tls.clone()).await
+    }
+}
+
+/// Where a server is, in words that may be shown.
+fn place(config: &Config) -> String {
+    use tokio_postgres::config::Host;
+    let hosts = config.get_hosts().iter().zip(config.get_ports().iter().chain(std::iter::repeat(&5432)));
+    let hosts: Vec<_> = hosts
+        .map(|(host, port)| match host {
+            Host::Tcp(name) => format!("{name}:{port}"),
+            Host::Unix(path) => path.display().to_string(),
+        })
+        .collect();
+    format!("{}/{}", hosts.join(","), config.get_dbname().unwrap_or_default())
+}
+
+/// What is asked of the server's certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Check {
+    Nothing,
+    Issuer,
+    IssuerAndName,
+}
+
+fn tls(check: Check, root: Option<&str>) -> Result<MakeRustlsConnect, OpenError> {
+    let bad = |reason: String| OpenError::BadUrl(reason);
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| bad(error.to_string()))?;
+    let mut roots = RootCertStore::empty();
+    match root {
+        Some(path) => {
+            let certificates = CertificateDer::pem_file_iter(path)
+                .and_then(|found| found.collect::<Result<Vec<_>, _>>())
+                .map_err(|error| bad(format!("sslrootcert={path}: {error}")))?;
+            for certificate in certificates {
+                roots.add(certificate).map_err(|error| bad(format!("sslrootcert={path}: {error}")))?;
+            }
+        }
+        None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
+    }
+    let config = match check {
+        Check::IssuerAndName => builder.with_root_certificates(roots).with_no_client_auth(),
+        Check::Issuer | Check::Nothing => {
+            let issuers = match check {
+                Check::Issuer => Some(
+                    rustls::client::WebPkiServerVerifier::builder_with_provider(
+                        Arc::new(roots),
+                        provider.clone(),
+                    )
+                    .build()
+                    .map_err(|error| bad(error.to_string()))?,
+                ),
+                _ => None,
+            };
+            let verifier = Arc::new(Lenient { issuers, provider });
+            builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth()
+        }
+    };
+    Ok(MakeRustlsConnect::new(config))
+}
+
+/// Takes a certificate for any name, or, as `require` and `prefer` mean it, any certificate.
+#[derive(Debug)]
+struct Lenient {
+    issuers: Option<Arc<rustls::client::WebPkiServerVerifier>>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Lenient {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        use rustls::{CertificateError, Error};
+        let Some(issuers) = &self.issuers else { return Ok(ServerCertVerified::assertion()) };
+        match issuers.verify_server_cert(end_entity, intermediates, server_name, ocsp, now) {
+            Err(Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) => Ok(ServerCertVerified::assertion()),
+            other => other,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}

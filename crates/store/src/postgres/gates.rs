@@ -1,0 +1,473 @@
+//! What holds webhooks back, what their circuits have been through, and how they did, minute by minute.
+
+use std::collections::BTreeMap;
+
+use redrive_core::{
+    DeadReason, DeliveryId, DeliveryStatus, TenantId, Time, WebhookId,
+    breaker::{CircuitState, SavedCircuit},
+    health::{self, Latencies, Rollup},
+    webhook::{Webhook, WebhookState},
+};
+use tokio_postgres::Row;
+
+use super::{
+    Postgres, changes,
+    convert::{Col, get, get_opt, plain},
+    lanes::{self, Keys},
+    session::{Failure, Session, Tx},
+    webhooks::{from_json, to_json},
+};
+use crate::{
+    Answer, Backlog, Change, Effects, Expiring, Failing, Gates, MinuteRollup, Outcome, Period, Runtime, Step,
+};
+
+macro_rules! troubled {
+    ($rest:literal) => {
+        concat!(
+            "SELECT webhook, tenant, hold_until, circuit, failing_since FROM runtime
+             WHERE (hold_until > 0 OR circuit IS NOT NULL OR failing_since IS NOT NULL) ",
+            $rest
+        )
+    };
+}
+
+/// The newest first, so that a page costs what it shows.
+const PERIODS: &str = "SELECT opened_at, ended_at, forced, counts FROM circuit_periods
+     WHERE webhook = $1 ORDER BY opened_at DESC LIMIT $2";
+/// Outside of orders the place in a lane is the due time, which the index knows.
+const FREE_DUE: &str = "SELECT count(*) FROM unnest(ARRAY['hf', 'nf', 'lf', 'hr', 'nr', 'lr']) AS k(lane)
+     CROSS JOIN LATERAL (SELECT 1 FROM waiting w
+         WHERE w.webhook = $1 AND w.lane = k.lane COLLATE \"C\" AND w.place <= $2 LIMIT $3) w";
+const FREE_LATER: &str = "SELECT count(*) FROM unnest(ARRAY['hf', 'nf', 'lf', 'hr', 'nr', 'lr']) AS k(lane)
+     CROSS JOIN LATERAL (SELECT 1 FROM waiting w
+         WHERE w.webhook = $1 AND w.lane = k.lane COLLATE \"C\" AND w.place > $2 LIMIT $3) w";
+const IN_ORDER: &str =
+    "SELECT count(*) FROM (SELECT 1 FROM waiting WHERE webhook = $1 AND lane < 'A' LIMIT $2) w";
+/// The first of each order that nobody has one of.
+const FIRSTS: &str = "SELECT (SELECT w.due FROM waiting w WHERE w.webhook = l.webhook AND w.lane = l.lane
+             ORDER BY w.place, w.seq LIMIT 1)
+     FROM lanes l WHERE l.webhook = $1 AND l.lane < 'A' AND NOT EXISTS
+         (SELECT 1 FROM leased s WHERE s.webhook = l.webhook AND s.lane = l.lane AND s.lane < 'A') LIMIT $2";
+/// Each webhook is looked up after the one before it: there may be very many lanes to one.
+const OLDEST: &str = "WITH RECURSIVE found(webhook, n) AS (
+         (SELECT webhook, 1 FROM lanes WHERE webhook > $1 ORDER BY webhook LIMIT 1)
+         UNION ALL
+         SELECT (SELECT l.webhook FROM lanes l WHERE l.webhook > f.webhook ORDER BY l.webhook LIMIT 1), f.n + 1
+         FROM found f WHERE f.webhook IS NOT NULL AND f.n < $2)
+     SELECT webhook, (SELECT w.created_at FROM waiting w WHERE w.webhook = found.webhook
+                      ORDER BY w.created_at LIMIT 1)
+     FROM found WHERE webhook IS NOT NULL";
+const EXPIRE: &str = "DELETE FROM waiting WHERE delivery IN (
+         SELECT delivery FROM waiting WHERE webhook = $1 AND created_at < $2 ORDER BY created_at LIMIT $3)
+     RETURNING delivery, lane";
+/// A minute's last success is later than those of the minutes before it.
+const LAST_SUCCESS: &str = "SELECT last_success_at FROM rollups
+     WHERE webhook = $1 AND last_success_at IS NOT NULL ORDER BY minute DESC LIMIT 1";
+const FORGET_ROLLUPS: &str = "DELETE FROM rollups WHERE (webhook, minute) IN (
+         SELECT webhook, minute FROM rollups WHERE minute < $1 ORDER BY minute LIMIT $2 FOR UPDATE SKIP LOCKED)";
+const EXPIRED: &str = "SELECT tenant, id FROM webhooks WHERE expires_at IS NOT NULL AND expires_at <= $1
+     ORDER BY expires_at LIMIT $2";
+const NEXT_TO_EXPIRE: &str =
+    "SELECT expires_at FROM webhooks WHERE expires_at IS NOT NULL AND expires_at > $1
+     ORDER BY expires_at LIMIT 1";
+const BEGIN_PERIOD: &str = "INSERT INTO circuit_periods (webhook, opened_at, forced, counts)
+     SELECT $1, $2, $3, $4
+     WHERE NOT EXISTS (SELECT 1 FROM circuit_periods WHERE webhook = $1 AND ended_at IS NULL)
+     ON CONFLICT DO NOTHING";
+const END_PERIOD: &str = "UPDATE circuit_periods SET ended_at = $2 WHERE webhook = $1 AND ended_at IS NULL";
+const ROLLUPS: &str =
+    "SELECT webhook, minute, attempts, successes, categories, latencies, last_success_at FROM rollups
+     WHERE webhook = $1 AND minute >= $2 ORDER BY minute";
+
+/// The statements whose cost must follow what they answer or change: a test explains their plans.
+#[cfg(feature = "conformance")]
+pub(super) const PLANNED: [(&str, &str); 14] = [
+    ("periods", PERIODS),
+    ("due in lanes", FREE_DUE),
+    ("later in lanes", FREE_LATER),
+    ("in orders", IN_ORDER),
+    ("firsts of orders", FIRSTS),
+    ("oldest", OLDEST),
+    ("expire", EXPIRE),
+    ("last success", LAST_SUCCESS),
+    ("forget minutes", FORGET_ROLLUPS),
+    ("expired webhooks", EXPIRED),
+    ("next to expire", NEXT_TO_EXPIRE),
+    ("begin a period", BEGIN_PERIOD),
+    ("end a period", END_PERIOD),
+    ("minutes", ROLLUPS),
+];
+
+impl Gates for Postgres {
+    fn troubled(&self) -> Answer<'_, Vec<Runtime>> {
+        Box::pin(async move {
+            self.read(|session| async move {
+                session.query(troubled!(""), &[]).await?.iter().map(read_runtime).collect()
+            })
+            .await
+        })
+    }
+
+    fn trouble_of(&self, webhooks: Vec<WebhookId>) -> Answer<'_, Vec<Runtime>> {
+        Box::pin(async move {
+            let webhooks: Vec<_> = webhooks.into_iter().map(Col).collect();
+            self.read(|session| {
+                let webhooks = &webhooks;
+                async move {
+                    let rows = session.query(troubled!("AND webhook = ANY($1::uuid[])"), &[webhooks]).await?;
+                    rows.iter().map(read_runtime).collect()
+                }
+            })
+            .await
+        })
+    }
+
+    fn set_circuit(&self, tenant: TenantId, webhook: WebhookId, circuit: SavedCircuit) -> Answer<'_, ()> {
+        Box::pin(async move {
+            self.write(|tx| {
+                let (tenant, circuit) = (&tenant, &circuit);
+                async move {
+                    if set_circuit(&tx, tenant, webhook, circuit).await? {
+                        lanes::settle_all(&tx, webhook).await?;
+                        changes::tell(&tx, &Change::Gate(webhook)).await?;
+                    }
+                    Ok(())
+                }
+            })
+            .await?;
+            self.shared.hints.change();
+            Ok(())
+        })
+    }
+
+    fn circuit_periods(&self, webhook: WebhookId, from: Time, limit: usize) -> Answer<'_, Vec<Period>> {
+        Box::pin(async move { self.read(|session| circuit_periods(session, webhook, from, limit)).await })
+    }
+
+    fn backlog(&self, webhook: WebhookId, now: Time, most: usize) -> Answer<'_, Backlog> {
+        Box::pin(async move { self.read(|session| backlog(session, webhook, now, most)).await })
+    }
+
+    fn oldest(&self, after: Option<WebhookId>, limit: usize) -> Answer<'_, Vec<(WebhookId, Time)>> {
+        Box::pin(async move {
+            let after = Col(after.unwrap_or(WebhookId::from_bytes([0; 16])));
+            self.read(|session| async move {
+                let rows = session.query(OLDEST, &[&after, &(limit as i32)]).await?;
+                rows.iter().map(|row| Ok((get(row, 0)?, get_opt(row, 1)?.unwrap_or(Time::FOREVER)))).collect()
+            })
+            .await
+        })
+    }
+
+    fn expire(&self, webhook: WebhookId, made_before: Time, now: Time, limit: usize) -> Answer<'_, Step> {
+        Box::pin(async move { self.write(|tx| expire(tx, webhook, made_before, now, limit)).await })
+    }
+
+    fn add_rollups(&self, rollups: Vec<MinuteRollup>) -> Answer<'_, ()> {
+        Box::pin(async move {
+            self.write(|tx| {
+                let rollups = &rollups;
+                async move { add_rollups(&tx, rollups).await }
+            })
+            .await
+        })
+    }
+
+    fn rollups(&self, webhook: WebhookId, from: Time) -> Answer<'_, Vec<MinuteRollup>> {
+        Box::pin(async move {
+            self.read(|session| async move {
+                session.query(ROLLUPS, &[&Col(webhook), &Col(from)]).await?.iter().map(read_rollup).collect()
+            })
+            .await
+        })
+    }
+
+    fn last_success(&self, webhook: WebhookId) -> Answer<'_, Option<Time>> {
+        Box::pin(async move {
+            self.read(|session| async move {
+                let row = session.query_opt(LAST_SUCCESS, &[&Col(webhook)]).await?;
+                row.map(|row| get(&row, 0)).transpose()
+            })
+            .await
+        })
+    }
+
+    fn forget_rollups(&self, before: Time, limit: usize) -> Answer<'_, usize> {
+        Box::pin(async move {
+            let limit = limit as i64;
+            let forgotten = self
+                .write(|tx| async move { tx.execute(FORGET_ROLLUPS, &[&Col(before), &limit]).await })
+                .await?;
+            Ok(forgotten as usize)
+        })
+    }
+
+    fn expiring(&self, now: Time, limit: usize) -> Answer<'_, Expiring> {
+        Box::pin(async move {
+            self.read(|session| async move {
+                let rows = session.query(EXPIRED, &[&Col(now), &(limit as i64)]).await?;
+                let expired = rows.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?)));
+                let expired = expired.collect::<Result<_, Failure>>()?;
+                let next = session.query_opt(NEXT_TO_EXPIRE, &[&Col(now)]).await?;
+                Ok(Expiring { expired, next: next.map(|row| get(&row, 0)).transpose()? })
+            })
+            .await
+        })
+    }
+}
+
+async fn circuit_periods(
+    session: Tx,
+    webhook: WebhookId,
+    from: Time,
+    limit: usize,
+) -> Result<Vec<Period>, Failure> {
+    let rows = session.query(PERIODS, &[&Col(webhook), &(limit as i64)]).await?;
+    let mut periods = Vec::new();
+    for row in &rows {
+        let period = read_period(row)?;
+        if period.ended_at.is_some_and(|ended_at| ended_at <= from) {
+            // They follow one another: all that came before were over as well.
+            break;
+        }
+        periods.push(period);
+    }
+    periods.reverse();
+    Ok(periods)
+}
+
+async fn backlog(session: Tx, webhook: WebhookId, now: Time, most: usize) -> Result<Backlog, Failure> {
+    let limit = i64::try_from(most).unwrap_or(i64::MAX).saturating_add(1);
+    let (webhook, now_col) = (Col(webhook), Col(now));
+    let count = |row: Row| plain::<i64>(&row, 0).map(i64::unsigned_abs);
+    let due = count(session.query_one(FREE_DUE, &[&webhook, &now_col, &limit]).await?)?;
+    let scheduled = count(session.query_one(FREE_LATER, &[&webhook, &now_col, &limit]).await?)?;
+    let ordered = count(session.query_one(IN_ORDER, &[&webhook, &limit]).await?)?;
+    let (mut firsts, mut firsts_due) = (0, 0);
+    for row in session.query(FIRSTS, &[&webhook, &limit]).await? {
+        firsts += 1;
+        firsts_due += u64::from(get_opt::<Time>(&row, 0)?.is_some_and(|due| due <= now));
+    }
+    let (due, scheduled) = (due + firsts_due, scheduled + firsts - firsts_due);
+    let in_order = ordered.saturating_sub(firsts);
+    let most = most as u64;
+    Ok(Backlog {
+        due: due.min(most),
+        scheduled: scheduled.min(most),
+        in_order: in_order.min(most),
+        more: due.max(scheduled).max(ordered) > most,
+    })
+}
+
+/// Keeps what blocks a webhook as it is until the end of the transaction.
+pub(super) async fn lock(tx: &Session, webhook: WebhookId) -> Result<(), Failure> {
+    tx.query("SELECT 1 FROM runtime WHERE webhook = $1 FOR SHARE", &[&Col(webhook)]).await?;
+    Ok(())
+}
+
+/// A webhook that gets events again after it got none starts anew: its failures before do not count.
+pub(super) async fn forgive(tx: &Session, webhook: &Webhook) -> Result<(), Failure> {
+    let was = tx.query_opt("SELECT state FROM webhooks WHERE id = $1", &[&Col(webhook.id)]).await?;
+    let was: Option<WebhookState> = was.map(|row| from_json(&row, 0)).transpose()?;
+    if was.is_some_and(|was| !was.gets_events()) && webhook.state.gets_events() {
+        let forgive = "UPDATE runtime SET failing_since = NULL WHERE webhook = $1";
+        tx.execute(forgive, &[&Col(webhook.id)]).await?;
+    }
+    Ok(())
+}
+
+/// Notes whether a webhook is paused; its lanes stand still from then on, or move again.
+pub(super) async fn pause(tx: &Session, webhook: &Webhook) -> Result<(), Failure> {
+    let paused = webhook.state == WebhookState::Paused;
+    let was = tx.query_opt("SELECT paused FROM runtime WHERE webhook = $1", &[&Col(webhook.id)]).await?;
+    if was.map(|row| plain::<bool>(&row, 0)).transpose()?.unwrap_or(false) == paused {
+        return Ok(());
+    }
+    has_row(tx, &webhook.tenant, webhook.id).await?;
+    tx.execute("UPDATE runtime SET paused = $2 WHERE webhook = $1", &[&Col(webhook.id), &paused]).await?;
+    lanes::settle_all(tx, webhook.id).await
+}
+
+/// What an outcome means for its webhook.
+pub(super) async fn take_effect(tx: &Session, outcome: &Outcome) -> Result<(), Failure> {
+    let (tenant, webhook, effects) = (&outcome.tenant, outcome.webhook, &outcome.effects);
+    if *effects == Effects::default() {
+        return Ok(());
+    }
+    match effects.failing {
+        None => {}
+        Some(Failing::Since(since)) => {
+            has_row(tx, tenant, webhook).await?;
+            // The first failure counts, not the last one to be written down.
+            let note = "UPDATE runtime SET failing_since = coalesce(failing_since, $2) WHERE webhook = $1";
+            tx.execute(note, &[&Col(webhook), &Col(since)]).await?;
+        }
+        Some(Failing::Over) => {
+            let note = "UPDATE runtime SET failing_since = NULL WHERE webhook = $1";
+            tx.execute(note, &[&Col(webhook)]).await?;
+        }
+    }
+    changes::tell(tx, &Change::Gate(webhook)).await?;
+    let mut moved = false;
+    if let Some(until) = effects.hold_until {
+        has_row(tx, tenant, webhook).await?;
+        let hold = "UPDATE runtime SET hold_until = $2 WHERE webhook = $1 AND hold_until < $2";
+        moved |= tx.execute(hold, &[&Col(webhook), &Col(until)]).await? == 1;
+    }
+    if let Some(circuit) = &effects.circuit {
+        moved |= set_circuit(tx, tenant, webhook, circuit).await?;
+    }
+    match moved {
+        true => lanes::settle_all(tx, webhook).await,
+        false => Ok(()),
+    }
+}
+
+async fn has_row(tx: &Session, tenant: &TenantId, webhook: WebhookId) -> Result<(), Failure> {
+    let row = "INSERT INTO runtime (webhook, tenant) VALUES ($1, $2) ON CONFLICT DO NOTHING";
+    tx.execute(row, &[&Col(webhook), &tenant.as_str()]).await?;
+    Ok(())
+}
+
+/// Forgets what held a webhook back that is deleted and has nothing left.
+pub(super) async fn forget(tx: &Session, webhook: WebhookId) -> Result<(), Failure> {
+    let forget = "DELETE FROM runtime WHERE webhook = $1 AND (SELECT deleted FROM webhooks WHERE id = $1)";
+    tx.execute(forget, &[&Col(webhook)]).await?;
+    Ok(())
+}
+
+/// Stores a circuit unless a newer one is there, and with it the time for which it is open.
+///
+/// A circuit that closed may be forgotten by whoever counts its moves, and counted from the start when it
+/// moves again. So after that a later move counts as newer, whatever its number.
+async fn set_circuit(
+    tx: &Session,
+    tenant: &TenantId,
+    webhook: WebhookId,
+    circuit: &SavedCircuit,
+) -> Result<bool, Failure> {
+    has_row(tx, tenant, webhook).await?;
+    let json = (!circuit.is_default()).then(|| to_json(circuit)).transpose()?;
+    let stored = tx
+        .execute(
+            "UPDATE runtime SET circuit = $2, generation = $3, circuit_until = $4, circuit_since = $5
+             WHERE webhook = $1 AND (generation <= $3 OR circuit IS NULL AND circuit_since < $5)",
+            &[
+                &Col(webhook),
+                &json,
+                &(circuit.generation as i64),
+                &Col(circuit.blocked_until().unwrap_or_default()),
+                &Col(circuit.since),
+            ],
+        )
+        .await?;
+    if stored == 0 {
+        return Ok(false);
+    }
+    let forced_open = circuit.forced.as_ref().is_some_and(|forced| forced.open);
+    let forced_closed = circuit.forced.as_ref().is_some_and(|forced| !forced.open);
+    if forced_open || circuit.state == CircuitState::Open && !forced_closed {
+        let counts = to_json(&circuit.counts)?;
+        tx.execute(BEGIN_PERIOD, &[&Col(webhook), &Col(circuit.since), &forced_open, &counts]).await?;
+    } else {
+        tx.execute(END_PERIOD, &[&Col(webhook), &Col(circuit.since)]).await?;
+    }
+    Ok(true)
+}
+
+async fn expire(
+    tx: Tx,
+    webhook: WebhookId,
+    made_before: Time,
+    now: Time,
+    limit: usize,
+) -> Result<Step, Failure> {
+    lock(&tx, webhook).await?;
+    lanes::lock_all(&tx, webhook).await?;
+    let mut keys = Keys::new();
+    let mut expired: Vec<Col<DeliveryId>> = Vec::new();
+    for row in tx.query(EXPIRE, &[&Col(webhook), &Col(made_before), &(limit as i64)]).await? {
+        expired.push(Col(get(&row, 0)?));
+        keys.insert((webhook, plain(&row, 1)?));
+    }
+    tx.execute(
+        "WITH ended AS (
+             UPDATE deliveries d SET status = $2, ended_at = $3, dead_reason = $4
+             FROM unnest($1::uuid[]) AS k(id) WHERE d.id = k.id RETURNING d.id, d.tenant)
+         INSERT INTO dead SELECT id, tenant FROM ended",
+        &[&expired, &Col(DeliveryStatus::Dead), &Col(now), &Col(DeadReason::Expired)],
+    )
+    .await?;
+    lanes::look_again(&tx, &keys).await?;
+    Ok(Step { moved: expired.len(), finished: expired.len() < limit })
+}
+
+fn read_runtime(row: &Row) -> Result<Runtime, Failure> {
+    Ok(Runtime {
+        webhook: get(row, 0)?,
+        tenant: get(row, 1)?,
+        hold_until: Some(get(row, 2)?).filter(|until| *until > Time::default()),
+        circuit: plain::<Option<&str>>(row, 3)?.map(serde_json::from_str).transpose()?,
+        failing_since: get_opt(row, 4)?,
+    })
+}
+
+fn read_period(row: &Row) -> Result<Period, Failure> {
+    Ok(Period {
+        opened_at: get(row, 0)?,
+        ended_at: get_opt(row, 1)?,
+        forced: plain(row, 2)?,
+        counts: from_json(row, 3)?,
+    })
+}
+
+fn read_rollup(row: &Row) -> Result<MinuteRollup, Failure> {
+    let rollup = Rollup {
+        attempts: plain::<i64>(row, 2)? as u32,
+        successes: plain::<i64>(row, 3)? as u32,
+        by_category: health::categories_from_bytes(plain(row, 4)?).unwrap_or_default(),
+        latencies: Latencies::from_bytes(plain(row, 5)?).unwrap_or_default(),
+        last_success_at: get_opt(row, 6)?,
+    };
+    Ok(MinuteRollup { webhook: get(row, 0)?, minute: get(row, 1)?, rollup })
+}
+
+/// Adds minutes to those that are there. Several nodes may add to the same ones: each locks them, in order.
+async fn add_rollups(tx: &Session, new: &[MinuteRollup]) -> Result<(), Failure> {
+    let mut sums: BTreeMap<(WebhookId, Time), Rollup> = BTreeMap::new();
+    for one in new {
+        sums.entry((one.webhook, one.minute))
+            .and_modify(|sum| sum.merge(&one.rollup))
+            .or_insert(one.rollup.clone());
+    }
+    for ((webhook, minute), mut sum) in sums {
+        let made = tx
+            .execute(
+                "INSERT INTO rollups VALUES ($1, $2, 0, 0, '', '', NULL) ON CONFLICT DO NOTHING",
+                &[&Col(webhook), &Col(minute)],
+            )
+            .await?;
+        if made == 0 {
+            let known = "SELECT webhook, minute, attempts, successes, categories, latencies, last_success_at
+                         FROM rollups WHERE webhook = $1 AND minute = $2 FOR UPDATE";
+            if let Some(row) = tx.query_opt(known, &[&Col(webhook), &Col(minute)]).await? {
+                sum.merge(&read_rollup(&row)?.rollup);
+            }
+        }
+        tx.execute(
+            "UPDATE rollups SET attempts = $3, successes = $4, categories = $5, latencies = $6, last_success_at = $7
+             WHERE webhook = $1 AND minute = $2",
+            &[
+                &Col(webhook),
+                &Col(minute),
+                &i64::from(sum.attempts),
+                &i64::from(sum.successes),
+                &health::categories_to_bytes(&sum.by_category),
+                &sum.latencies.to_bytes(),
+                &sum.last_success_at.map(Col),
+            ],
+        )
+        .await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,247 @@
+//! Lanes: when to look into each queue of a webhook. Whatever blocks the webhook as a whole is looked up here
+//! and nowhere else, so that a blocked webhook's deliveries cost nothing until it may move.
+//!
+//! A lane's row is also its lock. Whoever puts something into `waiting` touches the row before committing, and
+//! whoever takes something out has locked it before looking: so neither can miss the other.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use redrive_core::{DeliveryId, Time, WebhookId, lane::Lane};
+
+use super::{
+    convert::{Col, get, plain},
+    session::{Failure, Session},
+};
+use crate::Epoch;
+
+/// Makes lanes look for work no later than given, or than whatever blocks their webhooks.
+const WAKE: &str = "WITH r AS (
+         SELECT webhook, CASE WHEN paused THEN $4::bigint ELSE greatest(hold_until, circuit_until) END AS until
+         FROM runtime WHERE webhook = ANY($1::uuid[]) ORDER BY webhook FOR SHARE)
+     INSERT INTO lanes (webhook, lane, wake_at, pool)
+     SELECT k.webhook, k.lane, greatest(k.wake_at, r.until),
+            coalesce((SELECT t.pool FROM webhooks w JOIN tenants t ON t.id = w.tenant WHERE w.id = k.webhook), $5)
+     FROM unnest($1::uuid[], $2::text[], $3::bigint[]) AS k(webhook, lane, wake_at)
+          LEFT JOIN r ON r.webhook = k.webhook
+     ORDER BY k.webhook, k.lane COLLATE \"C\"
+     ON CONFLICT (webhook, lane) DO UPDATE SET wake_at = excluded.wake_at
+     WHERE lanes.wake_at > excluded.wake_at";
+/// So that what blocks webhooks does not change meanwhile.
+const LOCK_RUNTIME: &str =
+    "SELECT webhook FROM runtime WHERE webhook = ANY($1::uuid[]) ORDER BY webhook FOR SHARE";
+const LOCK: &str = "SELECT l.webhook, l.lane FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane)
+     JOIN lanes l ON l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\"
+     ORDER BY l.webhook, l.lane FOR UPDATE OF l";
+const LOCK_ALL: &str = "SELECT lane FROM lanes WHERE webhook = $1 ORDER BY lane FOR UPDATE";
+/// Sets lanes by the first that waits in each. In an order, nothing behind it may start before it is over.
+const LOOK: &str = "UPDATE lanes l SET wake_at = greatest(h.due, (SELECT
+         CASE WHEN r.paused THEN $3::bigint ELSE greatest(r.hold_until, r.circuit_until) END
+         FROM runtime r WHERE r.webhook = k.webhook))
+     FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
+         SELECT w.due FROM waiting w WHERE w.webhook = k.webhook AND w.lane = k.lane COLLATE \"C\"
+         ORDER BY w.place, w.seq LIMIT 1) h
+     WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\"";
+/// The same, and who holds them from then on.
+const SETTLE: &str = "UPDATE lanes l SET wake_at = greatest(h.due, k.not_before), held_by = k.holder
+     FROM unnest($1::uuid[], $2::text[], $3::bigint[], $4::bigint[]) AS k(webhook, lane, not_before, holder)
+     CROSS JOIN LATERAL (
+         SELECT w.due FROM waiting w WHERE w.webhook = k.webhook AND w.lane = k.lane COLLATE \"C\"
+         ORDER BY w.place, w.seq LIMIT 1) h
+     WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\"";
+/// Lanes that have nothing left in them.
+const CLOSE: &str = "DELETE FROM lanes l USING unnest($1::uuid[], $2::text[]) AS k(webhook, lane)
+     WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\" AND NOT EXISTS (
+         SELECT 1 FROM waiting w WHERE w.webhook = k.webhook AND w.lane = k.lane COLLATE \"C\")";
+const WAIT: &str =
+    "INSERT INTO waiting (delivery, webhook, lane, place, seq, due, created_at, rescues, deaths)
+     SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[],
+                          $7::bigint[], $8::integer[], $9::integer[])";
+const LEASE: &str = "INSERT INTO leased (epoch, delivery, webhook, lane, seq, rescues, deaths)
+     SELECT $1::bigint, * FROM unnest($2::uuid[], $3::uuid[], $4::text[], $5::bigint[], $6::integer[], $7::integer[])";
+const BLOCKED_UNTIL: &str = "SELECT webhook,
+         CASE WHEN paused THEN $2::bigint ELSE greatest(hold_until, circuit_until) END
+     FROM runtime WHERE webhook = ANY($1::uuid[])";
+
+/// The statements whose cost must follow what they change: a test explains their plans.
+#[cfg(feature = "conformance")]
+pub(super) const PLANNED: [(&str, &str); 9] = [
+    ("wake lanes", WAKE),
+    ("lock what blocks", LOCK_RUNTIME),
+    ("lock lanes", LOCK),
+    ("lock a webhook's lanes", LOCK_ALL),
+    ("look at lanes again", LOOK),
+    ("settle lanes", SETTLE),
+    ("close lanes", CLOSE),
+    ("make wait", WAIT),
+    ("what blocks", BLOCKED_UNTIL),
+];
+
+/// What a delivery has been through on nodes that died.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rescued {
+    pub(super) rescues: i32,
+    pub(super) deaths: i32,
+}
+
+/// A delivery as it goes from lane to lease and back.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) delivery: DeliveryId,
+    pub(super) webhook: WebhookId,
+    pub(super) lane: Lane,
+    pub(super) seq: i64,
+}
+
+/// A delivery that is to wait.
+#[derive(Clone, Debug)]
+pub(super) struct Wait {
+    pub(super) place: Place,
+    pub(super) due: Time,
+    pub(super) created_at: Time,
+    pub(super) rescued: Rescued,
+}
+
+/// Lanes by webhook and code, in the order in which they are locked.
+pub(super) type Keys = BTreeSet<(WebhookId, String)>;
+
+/// Two columns of keys.
+fn columns(keys: &Keys) -> (Vec<Col<WebhookId>>, Vec<&str>) {
+    keys.iter().map(|(webhook, code)| (Col(*webhook), code.as_str())).unzip()
+}
+
+/// Leases deliveries to a node.
+pub(super) async fn lease(tx: &Session, epoch: Epoch, leases: &[(Place, Rescued)]) -> Result<(), Failure> {
+    let codes: Vec<_> = leases.iter().map(|(place, _)| place.lane.code()).collect();
+    tx.execute(
+        LEASE,
+        &[
+            &epoch.0,
+            &leases.iter().map(|(place, _)| Col(place.delivery)).collect::<Vec<_>>(),
+            &leases.iter().map(|(place, _)| Col(place.webhook)).collect::<Vec<_>>(),
+            &codes.iter().map(|code| &**code).collect::<Vec<_>>(),
+            &leases.iter().map(|(place, _)| place.seq).collect::<Vec<_>>(),
+            &leases.iter().map(|(_, rescued)| rescued.rescues).collect::<Vec<_>>(),
+            &leases.iter().map(|(_, rescued)| rescued.deaths).collect::<Vec<_>>(),
+        ],
+    )
+    .await?;
+    Ok(())
+}
+
+/// Makes deliveries wait, and their lanes look at them in time.
+pub(super) async fn wait(tx: &Session, waits: &[Wait]) -> Result<(), Failure> {
+    if waits.is_empty() {
+        return Ok(());
+    }
+    let place = |wait: &Wait| if wait.place.lane.is_ordered() { 0 } else { wait.due.millis() };
+    let codes: Vec<_> = waits.iter().map(|wait| wait.place.lane.code()).collect();
+    tx.execute(
+        WAIT,
+        &[
+            &waits.iter().map(|wait| Col(wait.place.delivery)).collect::<Vec<_>>(),
+            &waits.iter().map(|wait| Col(wait.place.webhook)).collect::<Vec<_>>(),
+            &codes.iter().map(|code| &**code).collect::<Vec<_>>(),
+            &waits.iter().map(place).collect::<Vec<_>>(),
+            &waits.iter().map(|wait| wait.place.seq).collect::<Vec<_>>(),
+            &waits.iter().map(|wait| Col(wait.due)).collect::<Vec<_>>(),
+            &waits.iter().map(|wait| Col(wait.created_at)).collect::<Vec<_>>(),
+            &waits.iter().map(|wait| wait.rescued.rescues).collect::<Vec<_>>(),
+            &waits.iter().map(|wait| wait.rescued.deaths).collect::<Vec<_>>(),
+        ],
+    )
+    .await?;
+    let mut wakes: BTreeMap<(WebhookId, String), Time> = BTreeMap::new();
+    let mut orders = Keys::new();
+    for wait in waits {
+        let key = (wait.place.webhook, wait.place.lane.code().into_owned());
+        if wait.place.lane.is_ordered() {
+            orders.insert(key.clone());
+        }
+        let at = wakes.entry(key).or_insert(wait.due);
+        *at = wait.due.min(*at);
+    }
+    wake(tx, &wakes).await?;
+    // In an order only the first one counts, and none of these may be it.
+    match orders.is_empty() {
+        true => Ok(()),
+        false => set_by_first(tx, &orders).await,
+    }
+}
+
+/// Makes lanes look for work by these times. Locks them.
+async fn wake(tx: &Session, wakes: &BTreeMap<(WebhookId, String), Time>) -> Result<(), Failure> {
+    let webhooks: Vec<_> = wakes.keys().map(|(webhook, _)| Col(*webhook)).collect();
+    let codes: Vec<_> = wakes.keys().map(|(_, code)| code.as_str()).collect();
+    let times: Vec<_> = wakes.values().map(|at| Col(*at)).collect();
+    let pool = redrive_core::tenant::DEFAULT_POOL;
+    tx.execute(WAKE, &[&webhooks, &codes, &times, &Col(Time::FOREVER), &pool]).await?;
+    Ok(())
+}
+
+/// Locks lanes, and what blocks their webhooks, before anything is taken out of them.
+pub(super) async fn lock(tx: &Session, keys: &Keys) -> Result<(), Failure> {
+    let (webhooks, codes) = columns(keys);
+    tx.query(LOCK_RUNTIME, &[&webhooks]).await?;
+    tx.query(LOCK, &[&webhooks, &codes]).await?;
+    Ok(())
+}
+
+/// Locks all lanes of a webhook; what blocks it must have been locked before.
+pub(super) async fn lock_all(tx: &Session, webhook: WebhookId) -> Result<Keys, Failure> {
+    let rows = tx.query(LOCK_ALL, &[&Col(webhook)]).await?;
+    rows.iter().map(|row| Ok((webhook, plain(row, 0)?))).collect()
+}
+
+/// Sets what lanes look at next anew, whoever holds them, after something in them has come, changed or gone.
+pub(super) async fn look_again(tx: &Session, keys: &Keys) -> Result<(), Failure> {
+    if keys.is_empty() {
+        return Ok(());
+    }
+    lock(tx, keys).await?;
+    set_by_first(tx, keys).await
+}
+
+async fn set_by_first(tx: &Session, keys: &Keys) -> Result<(), Failure> {
+    let (webhooks, codes) = columns(keys);
+    tx.execute(LOOK, &[&webhooks, &codes, &Col(Time::FOREVER)]).await?;
+    close(tx, keys).await
+}
+
+async fn close(tx: &Session, keys: &Keys) -> Result<(), Failure> {
+    let (webhooks, codes) = columns(keys);
+    tx.execute(CLOSE, &[&webhooks, &codes]).await?;
+    Ok(())
+}
+
+/// Until when nothing may be claimed for these webhooks; those that nothing blocks are not named.
+pub(super) async fn blocked_until(
+    tx: &Session,
+    webhooks: &[WebhookId],
+) -> Result<BTreeMap<WebhookId, Time>, Failure> {
+    let webhooks: Vec<_> = webhooks.iter().map(|webhook| Col(*webhook)).collect();
+    let rows = tx.query(BLOCKED_UNTIL, &[&webhooks, &Col(Time::FOREVER)]).await?;
+    rows.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?))).collect()
+}
+
+/// How a lane is left by a claim: who holds it, and that it is not looked at before some time.
+pub(super) type Settled = BTreeMap<(WebhookId, String), (Option<Epoch>, Time)>;
+
+/// Sets locked lanes by what is left in them, and who holds them; those with nothing left go.
+pub(super) async fn settle(tx: &Session, settled: &Settled) -> Result<(), Failure> {
+    let keys: Keys = settled.keys().cloned().collect();
+    let (webhooks, codes) = columns(&keys);
+    let not_before: Vec<_> = settled.values().map(|(_, not_before)| Col(*not_before)).collect();
+    let holders: Vec<_> = settled.values().map(|(holder, _)| holder.map(|epoch| epoch.0)).collect();
+    tx.execute(SETTLE, &[&webhooks, &codes, &not_before, &holders]).await?;
+    close(tx, &keys).await
+}
+
+/// Sets every lane of a webhook anew, after what blocks it has changed. Nobody holds them from then on.
+pub(super) async fn settle_all(tx: &Session, webhook: WebhookId) -> Result<(), Failure> {
+    let keys = lock_all(tx, webhook).await?;
+    if keys.is_empty() {
+        return Ok(());
+    }
+    let not_before = blocked_until(tx, &[webhook]).await?.remove(&webhook).unwrap_or_default();
+    settle(tx, &keys.into_iter().map(|key| (key, (None, not_before))).collect()).await
+}

@@ -1,0 +1,248 @@
+-- Ids are UUIDv7, times are Unix milliseconds, payloads and whatever endpoints say are bytes: `text` holds no NUL.
+-- A delivery that is not over is in exactly one of `leased` (a node has it) and `waiting` (nobody has it).
+--
+-- Whoever takes locks takes them in this order: nodes, tenants, runtime, lanes (by webhook and lane), then the
+-- rows of deliveries. A row of `waiting` is taken out only by who has locked its lane.
+
+CREATE TABLE tenants (
+    id             text COLLATE "C" PRIMARY KEY,
+    name           text,
+    next_seq       bigint NOT NULL DEFAULT 1,
+    -- Bumped by every change to the tenant's webhooks; a publish that fanned out by another version is refused.
+    config_version bigint NOT NULL DEFAULT 1,
+    -- Who sends for it, and how fast: a JSON document. Its pool is beside it, for lanes.
+    rules          text NOT NULL DEFAULT '{}',
+    pool           text NOT NULL DEFAULT 'default',
+    created_at     bigint NOT NULL
+) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500);
+
+CREATE TABLE api_keys (
+    id         uuid PRIMARY KEY,
+    tenant     text COLLATE "C",
+    name       text NOT NULL,
+    hash       bytea NOT NULL UNIQUE,
+    scopes     integer NOT NULL,
+    created_at bigint NOT NULL,
+    revoked_at bigint
+);
+CREATE INDEX api_keys_by_tenant ON api_keys (tenant, id);
+
+-- An epoch is a number that is never used twice, not even after its row is gone.
+CREATE TABLE nodes (
+    epoch     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name      text NOT NULL,
+    pools     text[] NOT NULL,
+    beats     bigint NOT NULL DEFAULT 0,
+    joined_at bigint NOT NULL
+) WITH (fillfactor = 50);
+
+CREATE TABLE webhooks (
+    id         uuid PRIMARY KEY,
+    tenant     text COLLATE "C" NOT NULL,
+    revision   bigint NOT NULL,
+    state      text NOT NULL,
+    spec       text NOT NULL,
+    secrets    text NOT NULL,
+    deleted    boolean NOT NULL DEFAULT false,
+    sweeping   boolean NOT NULL DEFAULT false,
+    -- When it is to be disabled; only of those that may still get events.
+    expires_at bigint,
+    created_at bigint NOT NULL,
+    updated_at bigint NOT NULL
+);
+CREATE INDEX webhooks_by_revision ON webhooks (tenant, revision);
+CREATE INDEX webhooks_listed ON webhooks (tenant, id) WHERE NOT deleted;
+CREATE INDEX webhooks_sweeping ON webhooks (id) WHERE sweeping;
+CREATE INDEX webhooks_expiring ON webhooks (expires_at) WHERE expires_at IS NOT NULL;
+
+-- What holds a webhook back, and what its circuit has been through. Most webhooks have no row.
+CREATE TABLE runtime (
+    webhook       uuid PRIMARY KEY,
+    tenant        text COLLATE "C" NOT NULL,
+    paused        boolean NOT NULL DEFAULT false,
+    -- Until when the endpoint asked not to be called.
+    hold_until    bigint NOT NULL DEFAULT 0,
+    -- The circuit as a JSON document with its number, the time it blocks until and that of its last move: for
+    -- guarding and for claims. No document: it is closed.
+    circuit       text,
+    generation    bigint NOT NULL DEFAULT 0,
+    circuit_until bigint NOT NULL DEFAULT 0,
+    circuit_since bigint NOT NULL DEFAULT 0,
+    -- When the first of an unbroken row of failures was.
+    failing_since bigint
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
+
+-- When a circuit was open, and what had opened it. The one that still is has no end.
+CREATE TABLE circuit_periods (
+    webhook   uuid NOT NULL,
+    opened_at bigint NOT NULL,
+    ended_at  bigint,
+    forced    boolean NOT NULL,
+    counts    text NOT NULL,
+    PRIMARY KEY (webhook, opened_at)
+);
+CREATE INDEX circuit_periods_open ON circuit_periods (webhook) WHERE ended_at IS NULL;
+
+-- What was sent in each minute and how it went; categories and latencies are packed by `core::health`.
+CREATE TABLE rollups (
+    webhook         uuid NOT NULL,
+    minute          bigint NOT NULL,
+    attempts        bigint NOT NULL,
+    successes       bigint NOT NULL,
+    categories      bytea NOT NULL,
+    latencies       bytea NOT NULL,
+    last_success_at bigint,
+    PRIMARY KEY (webhook, minute)
+) WITH (fillfactor = 70);
+CREATE INDEX rollups_by_minute ON rollups (minute);
+
+-- Events, deliveries and attempts are kept by month. Ids begin with their time, and a delivery's id takes its
+-- event's time, so all that belongs to an event is in one month. Months are made ahead, see partitions.rs.
+-- Every look-up of an event names the tenant.
+CREATE TABLE events (
+    id              uuid NOT NULL,
+    tenant          text COLLATE "C" NOT NULL,
+    seq             bigint NOT NULL,
+    event_type      text COLLATE "C" NOT NULL,
+    timestamp       bigint NOT NULL,
+    idempotency_key text,
+    source          text,
+    subject         text,
+    priority        smallint NOT NULL,
+    metadata        bytea,
+    data            bytea NOT NULL
+) PARTITION BY RANGE (id);
+CREATE UNIQUE INDEX events_by_tenant ON events (tenant, id);
+
+CREATE TABLE idempotency (
+    tenant     text COLLATE "C" NOT NULL,
+    key_hash   bytea NOT NULL,
+    event      uuid NOT NULL,
+    body_hash  bytea NOT NULL,
+    expires_at bigint NOT NULL,
+    PRIMARY KEY (tenant, key_hash)
+);
+CREATE INDEX idempotency_by_expiry ON idempotency (expires_at);
+
+-- Each month has a unique index on (event, webhook, round) of its own: an event's deliveries are all in one.
+CREATE TABLE deliveries (
+    id               uuid NOT NULL PRIMARY KEY,
+    tenant           text COLLATE "C" NOT NULL,
+    event            uuid NOT NULL,
+    webhook          uuid NOT NULL,
+    round            integer NOT NULL,
+    status           smallint NOT NULL,
+    format           smallint NOT NULL,
+    priority         smallint NOT NULL,
+    attempt_count    integer NOT NULL DEFAULT 0,
+    last_status_code smallint,
+    failure_category smallint,
+    last_error       bytea,
+    dead_reason      smallint,
+    cancel_reason    bytea,
+    created_at       bigint NOT NULL,
+    ended_at         bigint,
+    replay_of        uuid,
+    redriven_as      uuid
+) PARTITION BY RANGE (id);
+CREATE INDEX deliveries_by_webhook ON deliveries (webhook, id);
+
+CREATE TABLE attempts (
+    delivery             uuid NOT NULL,
+    number               integer NOT NULL,
+    id                   uuid NOT NULL,
+    status               smallint NOT NULL,
+    failure_category     smallint,
+    http_status_code     smallint,
+    error_message        bytea,
+    custom_headers       bytea,
+    response_headers     bytea,
+    response_body_sample bytea,
+    dns_us               bigint,
+    connect_us           bigint,
+    tls_us               bigint,
+    ttfb_us              bigint,
+    total_us             bigint NOT NULL,
+    scheduled_at         bigint NOT NULL,
+    executed_at          bigint NOT NULL,
+    next_retry_at        bigint,
+    circuit              smallint NOT NULL,
+    worker               text NOT NULL,
+    PRIMARY KEY (delivery, number)
+) PARTITION BY RANGE (delivery);
+
+-- A lane is one queue of a webhook: a class of deliveries that wait for nothing but their time (two letters), or
+-- one order ('=' and its key), in which each waits for the one before it. 'A' lies between the two.
+--
+-- Rows come and go with every delivery: vacuum comes early and does not dawdle.
+CREATE TABLE leased (
+    epoch    bigint NOT NULL,
+    delivery uuid NOT NULL,
+    webhook  uuid NOT NULL,
+    lane     text COLLATE "C" NOT NULL,
+    seq      bigint NOT NULL,
+    rescues  integer NOT NULL DEFAULT 0,
+    deaths   integer NOT NULL DEFAULT 0,
+    sending  integer NOT NULL DEFAULT 0,
+    cancel   bytea,
+    PRIMARY KEY (epoch, delivery)
+) WITH (autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 5000,
+        autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_insert_threshold = -1);
+-- Nobody may start the next of an order while somebody has one before it.
+CREATE INDEX leased_in_order ON leased (webhook, lane, seq) WHERE lane < 'A';
+
+CREATE TABLE waiting (
+    delivery   uuid PRIMARY KEY,
+    webhook    uuid NOT NULL,
+    lane       text COLLATE "C" NOT NULL,
+    -- What comes first in the lane: the due time, or always 0 in an order, where the sequence alone decides.
+    place      bigint NOT NULL,
+    seq        bigint NOT NULL,
+    due        bigint NOT NULL,
+    created_at bigint NOT NULL,
+    rescues    integer NOT NULL DEFAULT 0,
+    deaths     integer NOT NULL DEFAULT 0
+) WITH (autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 5000,
+        autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_insert_threshold = -1);
+CREATE INDEX waiting_by_lane ON waiting (webhook, lane, place, seq);
+CREATE INDEX waiting_by_age ON waiting (webhook, created_at);
+
+-- One row for each lane with something in `waiting`: when to look there next (not before whatever blocks the
+-- webhook is over), who has taken it on, and which nodes may.
+CREATE TABLE lanes (
+    webhook uuid NOT NULL,
+    lane    text COLLATE "C" NOT NULL,
+    wake_at bigint NOT NULL,
+    held_by bigint,
+    pool    text NOT NULL,
+    PRIMARY KEY (webhook, lane)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500,
+        autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX lanes_by_wake ON lanes (pool, wake_at) WHERE held_by IS NULL;
+CREATE INDEX lanes_held ON lanes (held_by) WHERE held_by IS NOT NULL;
+
+-- Webhooks that one node alone sends to, and which.
+CREATE TABLE homes (
+    webhook uuid PRIMARY KEY,
+    epoch   bigint NOT NULL
+);
+CREATE INDEX homes_by_epoch ON homes (epoch);
+
+CREATE TABLE dead (
+    delivery uuid PRIMARY KEY,
+    tenant   text COLLATE "C" NOT NULL
+);
+CREATE INDEX dead_by_tenant ON dead (tenant, delivery);
+
+-- What every node should know of, with the transaction that changed it: nodes read on from the oldest
+-- transaction that was still running when they last read, so that none is missed whenever it commits.
+CREATE TABLE changes (
+    xact     xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    kind     smallint NOT NULL,
+    tenant   text COLLATE "C",
+    webhook  uuid,
+    delivery uuid
+);
+CREATE INDEX changes_by_xact ON changes (xact);
+
+INSERT INTO tenants (id, name, created_at) VALUES ('default', 'Default', 0);

@@ -1,0 +1,491 @@
+//! Writing down what happened to leased deliveries. The lease is the right to do so: whoever cannot delete it
+//! records nothing.
+//!
+//! What was simply delivered, which is most, takes one statement for a whole batch. The rest shares one
+//! transaction.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use redrive_core::{AttemptId, DeliveryId, DeliveryStatus, Time, webhook::WebhookState};
+use tokio_postgres::types::ToSql;
+
+use super::{
+    Postgres, Shared,
+    claim::{Orphan, created, read_orphan},
+    convert::{Col, get, plain, text_opt},
+    gates,
+    lanes::{self, Keys, Place, Rescued, Wait},
+    session::{Failure, Session, Tx},
+    webhooks,
+};
+use crate::{Attempt, Disable, Done, Effects, Next, Outcome, Record, Recorded};
+
+macro_rules! attempt_columns {
+    () => {
+        "number, attempt, attempt_status, category, status_code, error, custom_headers, response_headers, sample,
+         dns_us, connect_us, tls_us, ttfb_us, total_us, scheduled_at, executed_at, next_retry_at, circuit, worker"
+    };
+}
+macro_rules! attempt_arrays {
+    () => {
+        "$3::integer[], $4::uuid[], $5::smallint[], $6::smallint[], $7::smallint[], $8::bytea[], $9::bytea[],
+             $10::bytea[], $11::bytea[], $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[],
+             $17::bigint[], $18::bigint[], $19::bigint[], $20::smallint[], $21::text[]"
+    };
+}
+
+/// What was delivered outside of orders and not called off meanwhile: lease, attempt and delivery at once.
+/// Gives the deliveries for which that was all.
+const DELIVERED: &str = concat!(
+    "WITH i AS (DELETE FROM leased l USING unnest($1::bigint[], $2::uuid[], ",
+    attempt_arrays!(),
+    ", $22::bigint[], $23::boolean[]) AS i(epoch, delivery, ",
+    attempt_columns!(),
+    ", at, knows_cancel)
+         WHERE l.epoch = i.epoch AND l.delivery = i.delivery AND l.lane >= 'A' AND (l.cancel IS NULL OR i.knows_cancel)
+         RETURNING i.*),
+     a AS (INSERT INTO attempts SELECT delivery, ",
+    attempt_columns!(),
+    " FROM i)
+     UPDATE deliveries d SET status = $24, ended_at = i.at, attempt_count = i.number, dead_reason = NULL,
+            last_status_code = i.status_code, failure_category = i.category, last_error = i.error
+     FROM i WHERE d.id = i.delivery RETURNING d.id"
+);
+/// The leases that outcomes may be recorded for; those called off are left, unless that is known.
+const TAKE: &str =
+    "DELETE FROM leased l USING unnest($1::bigint[], $2::uuid[], $3::boolean[]) AS i(epoch, delivery, knows)
+     WHERE l.epoch = i.epoch AND l.delivery = i.delivery AND (l.cancel IS NULL OR i.knows)
+     RETURNING l.delivery, l.webhook, l.lane, l.seq, l.rescues, l.deaths, l.sending, l.cancel";
+const CALLED_OFF: &str =
+    "SELECT l.delivery, l.cancel FROM unnest($1::bigint[], $2::uuid[]) AS i(epoch, delivery)
+     JOIN leased l ON l.epoch = i.epoch AND l.delivery = i.delivery WHERE l.cancel IS NOT NULL";
+const ATTEMPTS: &str = concat!(
+    "INSERT INTO attempts SELECT i.* FROM unnest($2::uuid[], ",
+    attempt_arrays!(),
+    ") AS i WHERE $1::bigint[] IS NOT NULL ON CONFLICT DO NOTHING RETURNING delivery"
+);
+const RECORDED: &str =
+    "SELECT a.delivery, a.number, a.id FROM unnest($1::uuid[], $2::integer[]) AS i(delivery, number)
+     JOIN attempts a ON a.delivery = i.delivery AND a.number = i.number";
+const STATUS: &str =
+    "SELECT d.id, d.status FROM unnest($1::uuid[]) AS i(id) JOIN deliveries d ON d.id = i.id";
+const PUT_BACK: &str =
+    "INSERT INTO leased (epoch, delivery, webhook, lane, seq, rescues, deaths, sending, cancel)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+/// A delivery that ended without an attempt keeps what the one before it left.
+const UPDATE: &str =
+    "UPDATE deliveries d SET status = i.status, ended_at = i.ended_at, dead_reason = i.dead_reason,
+            cancel_reason = i.cancel_reason, attempt_count = coalesce(i.number, d.attempt_count),
+            last_status_code = CASE WHEN i.number IS NULL THEN d.last_status_code ELSE i.status_code END,
+            failure_category = CASE WHEN i.number IS NULL THEN d.failure_category ELSE i.category END,
+            last_error = CASE WHEN i.number IS NULL THEN d.last_error ELSE i.error END
+     FROM unnest($1::uuid[], $2::smallint[], $3::bigint[], $4::smallint[], $5::bytea[], $6::integer[],
+                 $7::smallint[], $8::smallint[], $9::bytea[])
+          AS i(delivery, status, ended_at, dead_reason, cancel_reason, number, status_code, category, error)
+     WHERE d.id = i.delivery";
+const BURY: &str = "INSERT INTO dead SELECT * FROM unnest($1::uuid[], $2::text[])";
+
+/// The statements whose cost must follow what they write: a test explains their plans.
+#[cfg(feature = "conformance")]
+pub(super) const PLANNED: [(&str, &str); 6] = [
+    ("delivered", DELIVERED),
+    ("take leases", TAKE),
+    ("called off", CALLED_OFF),
+    ("recorded before", RECORDED),
+    ("status", STATUS),
+    ("update deliveries", UPDATE),
+];
+
+impl Record for Postgres {
+    fn record(&self, outcome: Arc<Outcome>, done: Done<Recorded>) {
+        self.writer.record(outcome, done);
+    }
+}
+
+/// Records a batch.
+pub(super) async fn commit(shared: &Shared, outcomes: &[Arc<Outcome>]) -> Result<Vec<Recorded>, Failure> {
+    let plain: Vec<_> = outcomes.iter().filter(|outcome| is_plain(outcome)).collect();
+    let over = match plain.is_empty() {
+        true => HashSet::new(),
+        false => delivered(shared, &plain).await?,
+    };
+    let is_over = |outcome: &Outcome| is_plain(outcome) && over.contains(&outcome.delivery);
+    let rest: Vec<_> = outcomes.iter().filter(|outcome| !is_over(outcome)).collect();
+    let mut recorded = Vec::new();
+    if !rest.is_empty() {
+        recorded = shared.writers.write(|tx| record(tx, &rest)).await?;
+        after(shared, &rest, &recorded);
+    }
+    let mut recorded = recorded.into_iter();
+    let mut result = |outcome: &Arc<Outcome>| match is_over(outcome) {
+        true => Some(Recorded::Done { config_version: None }),
+        false => recorded.next(),
+    };
+    Ok(outcomes.iter().map_while(&mut result).collect())
+}
+
+/// Whether nothing follows from it but the end of a delivery.
+fn is_plain(outcome: &Outcome) -> bool {
+    outcome.next == Next::Delivered
+        && outcome.attempt.is_some()
+        && outcome.disable.is_none()
+        && outcome.effects == Effects::default()
+}
+
+/// Tells other nodes what they should know.
+fn after(shared: &Shared, outcomes: &[&Arc<Outcome>], recorded: &[Recorded]) {
+    let news = |(outcome, recorded): (&&Arc<Outcome>, &Recorded)| {
+        matches!(recorded, Recorded::Done { .. })
+            && (outcome.disable.is_some() || outcome.effects != Effects::default())
+    };
+    if outcomes.iter().zip(recorded).any(news) {
+        shared.hints.change();
+    }
+}
+
+/// The columns of attempts.
+struct Columns<'a> {
+    epochs: Vec<i64>,
+    deliveries: Vec<Col<DeliveryId>>,
+    numbers: Vec<i32>,
+    ids: Vec<Col<AttemptId>>,
+    statuses: Vec<Col<crate::AttemptStatus>>,
+    categories: Vec<Option<Col<redrive_core::FailureCategory>>>,
+    codes: Vec<Option<i16>>,
+    errors: Vec<Option<&'a [u8]>>,
+    custom_headers: Vec<Option<&'a [u8]>>,
+    response_headers: Vec<Option<&'a [u8]>>,
+    samples: Vec<Option<&'a [u8]>>,
+    phases: [Vec<Option<i64>>; 4],
+    totals: Vec<i64>,
+    scheduled: Vec<Col<Time>>,
+    executed: Vec<Col<Time>>,
+    next: Vec<Option<Col<Time>>>,
+    circuits: Vec<Col<redrive_core::breaker::CircuitState>>,
+    workers: Vec<&'a str>,
+}
+
+impl<'a> Columns<'a> {
+    fn of(outcomes: &[(&'a Outcome, &'a Attempt)]) -> Self {
+        fn column<'a, T>(outcomes: &[(&'a Outcome, &'a Attempt)], of: impl Fn(&'a Attempt) -> T) -> Vec<T> {
+            outcomes.iter().map(|(_, attempt)| of(attempt)).collect()
+        }
+        let phase = |of: fn(&Attempt) -> Option<u32>| column(outcomes, |one| of(one).map(i64::from));
+        Self {
+            epochs: outcomes.iter().map(|(outcome, _)| outcome.epoch.0).collect(),
+            deliveries: outcomes.iter().map(|(outcome, _)| Col(outcome.delivery)).collect(),
+            numbers: column(outcomes, |one| one.number as i32),
+            ids: column(outcomes, |one| Col(one.id)),
+            statuses: column(outcomes, |one| Col(one.status)),
+            categories: column(outcomes, |one| one.failure_category.map(Col)),
+            codes: column(outcomes, |one| one.http_status_code.map(|code| code as i16)),
+            errors: column(outcomes, |one| one.error_message.as_deref().map(str::as_bytes)),
+            custom_headers: column(outcomes, |one| one.custom_headers.as_deref()),
+            response_headers: column(outcomes, |one| one.response_headers.as_deref()),
+            samples: column(outcomes, |one| one.response_body_sample.as_deref()),
+            phases: [
+                phase(|one| one.timings.dns),
+                phase(|one| one.timings.connect),
+                phase(|one| one.timings.tls),
+                phase(|one| one.timings.ttfb),
+            ],
+            totals: column(outcomes, |one| i64::from(one.timings.total)),
+            scheduled: column(outcomes, |one| Col(one.scheduled_at)),
+            executed: column(outcomes, |one| Col(one.executed_at)),
+            next: column(outcomes, |one| one.next_retry_at.map(Col)),
+            circuits: column(outcomes, |one| Col(one.circuit)),
+            workers: column(outcomes, |one| &*one.worker),
+        }
+    }
+
+    /// The values $1 to $21.
+    fn values(&self) -> Vec<&(dyn ToSql + Sync)> {
+        vec![
+            &self.epochs,
+            &self.deliveries,
+            &self.numbers,
+            &self.ids,
+            &self.statuses,
+            &self.categories,
+            &self.codes,
+            &self.errors,
+            &self.custom_headers,
+            &self.response_headers,
+            &self.samples,
+            &self.phases[0],
+            &self.phases[1],
+            &self.phases[2],
+            &self.phases[3],
+            &self.totals,
+            &self.scheduled,
+            &self.executed,
+            &self.next,
+            &self.circuits,
+            &self.workers,
+        ]
+    }
+}
+
+/// Records what was simply delivered. Gives those for which that was possible.
+async fn delivered(shared: &Shared, outcomes: &[&Arc<Outcome>]) -> Result<HashSet<DeliveryId>, Failure> {
+    let with_attempts: Vec<_> =
+        outcomes.iter().filter_map(|outcome| Some((&***outcome, outcome.attempt.as_ref()?))).collect();
+    let columns = Columns::of(&with_attempts);
+    let at: Vec<_> = outcomes.iter().map(|outcome| Col(outcome.at)).collect();
+    let knows: Vec<_> = outcomes.iter().map(|outcome| outcome.knows_cancel).collect();
+    let mut values = columns.values();
+    let delivered = Col(DeliveryStatus::Delivered);
+    values.extend([&at as &(dyn ToSql + Sync), &knows, &delivered]);
+    let session = shared.writers.get().await?;
+    session.set_busy(true);
+    match session.query(DELIVERED, &values).await {
+        Ok(rows) => {
+            session.committed();
+            rows.iter().map(|row| get(row, 0)).collect()
+        }
+        // Some of it was recorded before, in whatever way: that is looked into one by one.
+        Err(failure) if failure.is_duplicate() => {
+            session.set_busy(false);
+            Ok(HashSet::new())
+        }
+        Err(failure) => {
+            session.set_busy(failure.leaves_doubt());
+            Err(failure)
+        }
+    }
+}
+
+/// What came of each outcome of a transaction, as far as it is known.
+type Results = [Option<Recorded>];
+
+/// Records anything, in one transaction.
+async fn record(tx: Tx, outcomes: &[&Arc<Outcome>]) -> Result<Vec<Recorded>, Failure> {
+    let mut results: Vec<_> = outcomes.iter().map(|_| None).collect();
+    let mut leases = take(&tx, outcomes).await?;
+    let (mut leased, mut missing) = (Vec::new(), Vec::new());
+    for (at, outcome) in outcomes.iter().enumerate() {
+        match leases.remove(&outcome.delivery) {
+            Some(lease) => leased.push(Leased { at, outcome, lease }),
+            None => missing.push((at, *outcome)),
+        }
+    }
+    explain_missing(&tx, &missing, &mut results).await?;
+    let fresh = insert_attempts(&tx, &leased).await?;
+    let mut applied = Vec::new();
+    for one in leased {
+        match &one.outcome.attempt {
+            Some(attempt) if !fresh.contains(&one.outcome.delivery) => {
+                if !is_recorded(&tx, one.outcome, attempt).await? {
+                    return Err(Failure::Bad(format!("attempt {} is there already", attempt.number)));
+                }
+                // A late resend: the delivery was leased again since. The new lease is for the next attempt.
+                put_back(&tx, one.outcome, &one.lease).await?;
+                results[one.at] = Some(Recorded::Again);
+            }
+            _ => applied.push(one),
+        }
+    }
+    apply(&tx, &applied, &mut results).await?;
+    Ok(results.into_iter().map(|result| result.unwrap_or(Recorded::Fenced)).collect())
+}
+
+/// An outcome whose lease was taken.
+struct Leased<'a> {
+    at: usize,
+    outcome: &'a Outcome,
+    lease: Orphan,
+}
+
+async fn take(tx: &Session, outcomes: &[&Arc<Outcome>]) -> Result<HashMap<DeliveryId, Orphan>, Failure> {
+    let epochs: Vec<_> = outcomes.iter().map(|outcome| outcome.epoch.0).collect();
+    let ids: Vec<_> = outcomes.iter().map(|outcome| Col(outcome.delivery)).collect();
+    let knows: Vec<_> = outcomes.iter().map(|outcome| outcome.knows_cancel).collect();
+    let rows = tx.query(TAKE, &[&epochs, &ids, &knows]).await?;
+    rows.iter().map(|row| read_orphan(row).map(|orphan| (orphan.place.delivery, orphan))).collect()
+}
+
+/// No lease to take: the delivery was called off, or this very outcome was recorded before, or it is somebody
+/// else's.
+async fn explain_missing(
+    tx: &Session,
+    missing: &[(usize, &Arc<Outcome>)],
+    results: &mut Results,
+) -> Result<(), Failure> {
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let epochs: Vec<_> = missing.iter().map(|(_, outcome)| outcome.epoch.0).collect();
+    let ids: Vec<_> = missing.iter().map(|(_, outcome)| Col(outcome.delivery)).collect();
+    let mut called_off = HashMap::new();
+    for row in tx.query(CALLED_OFF, &[&epochs, &ids]).await? {
+        called_off.insert(get::<DeliveryId>(&row, 0)?, text_opt(&row, 1)?.unwrap_or_default());
+    }
+    let with_attempts = missing.iter().filter_map(|(_, outcome)| Some((outcome, outcome.attempt.as_ref()?)));
+    let (keys, numbers): (Vec<_>, Vec<_>) =
+        with_attempts.map(|(outcome, attempt)| (Col(outcome.delivery), attempt.number as i32)).unzip();
+    let mut attempts = HashSet::new();
+    for row in tx.query(RECORDED, &[&keys, &numbers]).await? {
+        attempts.insert((get::<DeliveryId>(&row, 0)?, plain::<i32>(&row, 1)?, get::<AttemptId>(&row, 2)?));
+    }
+    let mut statuses = HashMap::new();
+    for row in tx.query(STATUS, &[&ids]).await? {
+        statuses.insert(get::<DeliveryId>(&row, 0)?, get::<DeliveryStatus>(&row, 1)?);
+    }
+    for (at, outcome) in missing {
+        let again = match &outcome.attempt {
+            Some(attempt) => attempts.contains(&(outcome.delivery, attempt.number as i32, attempt.id)),
+            None => statuses.get(&outcome.delivery) == Some(&status_after(&outcome.next)),
+        };
+        let result = match called_off.get(&outcome.delivery) {
+            Some(reason) if !again => Recorded::CancelRequested(reason.clone()),
+            _ if again => Recorded::Again,
+            _ => Recorded::Fenced,
+        };
+        results[*at] = Some(result);
+    }
+    Ok(())
+}
+
+/// Adds attempts. Gives the deliveries whose attempt was not there before.
+async fn insert_attempts(tx: &Session, leased: &[Leased<'_>]) -> Result<HashSet<DeliveryId>, Failure> {
+    let attempts: Vec<_> =
+        leased.iter().filter_map(|one| Some((one.outcome, one.outcome.attempt.as_ref()?))).collect();
+    if attempts.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let columns = Columns::of(&attempts);
+    let rows = tx.query(ATTEMPTS, &columns.values()).await?;
+    rows.iter().map(|row| get(row, 0)).collect()
+}
+
+async fn is_recorded(tx: &Session, outcome: &Outcome, attempt: &Attempt) -> Result<bool, Failure> {
+    let known = "SELECT 1 FROM attempts WHERE delivery = $1 AND number = $2 AND id = $3";
+    tx.exists(known, &[&Col(outcome.delivery), &(attempt.number as i32), &Col(attempt.id)]).await
+}
+
+/// Puts a lease back as it was.
+async fn put_back(tx: &Session, outcome: &Outcome, lease: &Orphan) -> Result<(), Failure> {
+    let Orphan { place, rescued, sending, cancel } = lease;
+    tx.execute(
+        PUT_BACK,
+        &[
+            &outcome.epoch.0,
+            &Col(place.delivery),
+            &Col(place.webhook),
+            &&*place.lane.code(),
+            &place.seq,
+            &rescued.rescues,
+            &rescued.deaths,
+            sending,
+            &cancel.as_deref().map(str::as_bytes),
+        ],
+    )
+    .await?;
+    Ok(())
+}
+
+fn status_after(next: &Next) -> DeliveryStatus {
+    match next {
+        Next::Delivered => DeliveryStatus::Delivered,
+        Next::Retry { .. } => DeliveryStatus::Pending,
+        Next::Dead { .. } => DeliveryStatus::Dead,
+        Next::Cancelled { .. } => DeliveryStatus::Cancelled,
+    }
+}
+
+/// Carries out what outcomes say about deliveries whose leases were taken.
+async fn apply(tx: &Session, applied: &[Leased<'_>], results: &mut Results) -> Result<(), Failure> {
+    if applied.is_empty() {
+        return Ok(());
+    }
+    let outcomes: Vec<_> = applied.iter().map(|one| one.outcome).collect();
+    update(tx, &outcomes).await?;
+    let (mut orders, mut retries, mut buried) = (Keys::new(), Vec::new(), Vec::new());
+    for Leased { outcome, lease, .. } in applied {
+        let Place { delivery, webhook, lane, seq } = &lease.place;
+        match &outcome.next {
+            Next::Retry { due } => {
+                let place =
+                    Place { delivery: *delivery, webhook: *webhook, lane: lane.for_retry(), seq: *seq };
+                retries.push((place, *due));
+                continue;
+            }
+            Next::Dead { .. } => buried.push((Col(*delivery), outcome.tenant.as_str())),
+            Next::Delivered | Next::Cancelled { .. } => {}
+        }
+        if lane.is_ordered() {
+            orders.insert((*webhook, lane.code().into_owned()));
+        }
+    }
+    if !buried.is_empty() {
+        let (ids, tenants): (Vec<_>, Vec<_>) = buried.into_iter().unzip();
+        tx.execute(BURY, &[&ids, &tenants]).await?;
+    }
+    if !retries.is_empty() {
+        let ids: Vec<_> = retries.iter().map(|(place, _)| place.delivery).collect();
+        let created = created(tx, &ids).await?;
+        let wait = |(place, due): (Place, Time)| Wait {
+            created_at: created.get(&place.delivery).copied().unwrap_or(due),
+            place,
+            due,
+            rescued: Rescued::default(),
+        };
+        lanes::wait(tx, &retries.into_iter().map(wait).collect::<Vec<_>>()).await?;
+    }
+    lanes::look_again(tx, &orders).await?;
+    for Leased { at, outcome, .. } in applied {
+        gates::take_effect(tx, outcome).await?;
+        let config_version = match &outcome.disable {
+            Some(disable) => disable_webhook(tx, outcome, disable).await?,
+            None => None,
+        };
+        results[*at] = Some(Recorded::Done { config_version });
+    }
+    Ok(())
+}
+
+async fn update(tx: &Session, outcomes: &[&Outcome]) -> Result<(), Failure> {
+    fn of<'a, T>(outcomes: &[&'a Outcome], get: impl Fn(&'a Outcome) -> T) -> Vec<T> {
+        outcomes.iter().map(|outcome| get(outcome)).collect()
+    }
+    let statuses: Vec<_> = outcomes.iter().map(|outcome| status_after(&outcome.next)).collect();
+    let ended =
+        outcomes.iter().zip(&statuses).map(|(outcome, status)| status.is_final().then_some(Col(outcome.at)));
+    tx.execute(
+        UPDATE,
+        &[
+            &of(outcomes, |outcome| Col(outcome.delivery)),
+            &statuses.iter().map(|status| Col(*status)).collect::<Vec<_>>(),
+            &ended.collect::<Vec<_>>(),
+            &of(outcomes, |outcome| match &outcome.next {
+                Next::Dead { reason } => Some(Col(*reason)),
+                _ => None,
+            }),
+            &of(outcomes, |outcome| match &outcome.next {
+                Next::Cancelled { reason } => Some(reason.as_bytes()),
+                _ => None,
+            }),
+            &of(outcomes, |outcome| outcome.attempt.as_ref().map(|attempt| attempt.number as i32)),
+            &of(outcomes, |outcome| Some(outcome.attempt.as_ref()?.http_status_code? as i16)),
+            &of(outcomes, |outcome| outcome.attempt.as_ref()?.failure_category.map(Col)),
+            &of(outcomes, |outcome| Some(outcome.attempt.as_ref()?.error_message.as_deref()?.as_bytes())),
+        ],
+    )
+    .await?;
+    Ok(())
+}
+
+async fn disable_webhook(tx: &Session, outcome: &Outcome, disable: &Disable) -> Result<Option<i64>, Failure> {
+    let Some(mut found) = webhooks::find(tx, &outcome.tenant, outcome.webhook).await? else {
+        return Ok(None);
+    };
+    if !found.webhook.state.gets_events() || found.webhook.spec.url != disable.url {
+        return Ok(None);
+    }
+    found.webhook.state = WebhookState::Disabled(disable.reason.clone());
+    found.webhook.updated_at = outcome.at;
+    webhooks::store(tx, &found.webhook).await
+}

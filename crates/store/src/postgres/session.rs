@@ -1,0 +1,358 @@
+//! Connections, transactions and what can go wrong with them.
+
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use deadpool_postgres::{Object, Pool};
+use tokio_postgres::{Row, error::SqlState, types::ToSql};
+
+use crate::{batch::CommitError, error::StoreError};
+
+/// How often a change is tried that others keep getting in the way of.
+const TRIES: usize = 5;
+
+/// Values for a statement.
+pub(super) type Values<'a> = &'a [&'a (dyn ToSql + Sync)];
+
+/// Why something did not work.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The database said so, or is gone.
+    Database(tokio_postgres::Error),
+    /// There is no connection.
+    NoConnection(String),
+    /// No answer in time.
+    TimedOut,
+    /// Others were in the way.
+    Passing,
+    /// What is stored, or is to be stored, makes no sense.
+    Bad(String),
+}
+
+impl From<tokio_postgres::Error> for Failure {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+impl From<serde_json::Error> for Failure {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Bad(error.to_string())
+    }
+}
+
+impl Failure {
+    fn state(&self) -> Option<&SqlState> {
+        match self {
+            Self::Database(error) => error.code(),
+            _ => None,
+        }
+    }
+
+    /// Others were in the way: the same change may work now.
+    fn is_passing(&self) -> bool {
+        matches!(self, Self::Passing)
+            || matches!(self.state(), Some(state) if *state == SqlState::T_R_DEADLOCK_DETECTED
+                || *state == SqlState::T_R_SERIALIZATION_FAILURE)
+    }
+
+    /// Something is there already.
+    pub(super) fn is_duplicate(&self) -> bool {
+        self.state() == Some(&SqlState::UNIQUE_VIOLATION)
+    }
+
+    /// Whether it is unknown what became of a commit: the connection is gone, or the server was stopped.
+    pub(super) fn leaves_doubt(&self) -> bool {
+        match self {
+            Self::TimedOut => true,
+            Self::Database(error) => {
+                error.code().is_none_or(|state| !is_of(state, &["22", "23", "54", "40"]))
+            }
+            Self::NoConnection(_) | Self::Bad(_) | Self::Passing => false,
+        }
+    }
+
+    /// The item broke a rule of the schema, does not fit into a row, or makes no sense.
+    fn is_the_items(&self) -> bool {
+        match self {
+            Self::Bad(_) => true,
+            // Without a code it is the driver that could not convert a value, or the connection that is gone.
+            Self::Database(error) => match error.code() {
+                Some(state) => is_of(state, &["22", "23", "54"]),
+                None => {
+                    !error.is_closed()
+                        && std::error::Error::source(error).is_some_and(|cause| !cause.is::<std::io::Error>())
+                }
+            },
+            _ => false,
+        }
+    }
+}
+
+fn is_of(state: &SqlState, classes: &[&str]) -> bool {
+    classes.iter().any(|class| state.code().starts_with(class))
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Database(error) => match error.as_db_error() {
+                Some(said) => write!(f, "PostgreSQL said: {} ({})", said.message(), said.code().code()),
+                None => match std::error::Error::source(error) {
+                    Some(cause) => write!(f, "{error}: {cause}"),
+                    None => write!(f, "{error}"),
+                },
+            },
+            Self::NoConnection(reason) => f.write_str(reason),
+            Self::TimedOut => f.write_str("PostgreSQL does not answer"),
+            Self::Passing => f.write_str("others keep getting in the way"),
+            Self::Bad(reason) => f.write_str(reason),
+        }
+    }
+}
+
+impl From<Failure> for StoreError {
+    fn from(failure: Failure) -> Self {
+        if failure.state() == Some(&SqlState::QUERY_CANCELED) {
+            return Self::TooSlow;
+        }
+        match failure.is_the_items() {
+            true => Self::Refused(failure.to_string()),
+            false => Self::Unavailable(failure.to_string()),
+        }
+    }
+}
+
+impl From<Failure> for CommitError {
+    fn from(failure: Failure) -> Self {
+        match failure.is_the_items() {
+            true => Self::Item(failure.to_string()),
+            // A write that was stopped for taking too long says nothing about the item.
+            false => Self::Store(StoreError::Unavailable(failure.to_string())),
+        }
+    }
+}
+
+/// One connection for one purpose. Given back only when it is between transactions.
+pub(super) struct Session {
+    client: Option<Object>,
+    /// In the midst of something: whoever comes next must not find it so.
+    busy: AtomicBool,
+    counts: Arc<Counts>,
+    patience: Duration,
+}
+
+/// A transaction under way. Cheap to clone.
+pub(super) type Tx = Arc<Session>;
+
+/// What was done since the start.
+#[derive(Default)]
+pub(super) struct Counts {
+    pub(super) commits: AtomicU64,
+    pub(super) statements: AtomicU64,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.busy.load(Relaxed)
+            && let Some(client) = self.client.take()
+        {
+            // Closing it rolls back.
+            drop(Object::take(client));
+        }
+    }
+}
+
+impl Session {
+    fn client(&self) -> Result<&Object, Failure> {
+        self.client.as_ref().ok_or_else(|| Failure::NoConnection("the connection is closed".into()))
+    }
+
+    /// Rows of a prepared statement.
+    pub(super) async fn query(&self, statement: &str, values: Values<'_>) -> Result<Vec<Row>, Failure> {
+        let client = self.client()?;
+        self.counts.statements.fetch_add(1, Relaxed);
+        let prepared = client.prepare_cached(statement);
+        let rows = async { client.query(&prepared.await?, values).await };
+        tokio::time::timeout(self.patience, rows).await.map_err(|_| Failure::TimedOut)?.map_err(Failure::from)
+    }
+
+    /// The first row of a prepared statement, if there is one.
+    pub(super) async fn query_opt(
+        &self,
+        statement: &str,
+        values: Values<'_>,
+    ) -> Result<Option<Row>, Failure> {
+        Ok(self.query(statement, values).await?.into_iter().next())
+    }
+
+    /// The one row of a prepared statement.
+    pub(super) async fn query_one(&self, statement: &str, values: Values<'_>) -> Result<Row, Failure> {
+        self.query_opt(statement, values).await?.ok_or_else(|| Failure::Bad("a row is missing".into()))
+    }
+
+    /// Whether a prepared statement has any row.
+    pub(super) async fn exists(&self, statement: &str, values: Values<'_>) -> Result<bool, Failure> {
+        Ok(self.query_opt(statement, values).await?.is_some())
+    }
+
+    /// How many rows a prepared statement changed.
+    pub(super) async fn execute(&self, statement: &str, values: Values<'_>) -> Result<u64, Failure> {
+        let client = self.client()?;
+        self.counts.statements.fetch_add(1, Relaxed);
+        let prepared = client.prepare_cached(statement);
+        let changed = async { client.execute(&prepared.await?, values).await };
+        tokio::time::timeout(self.patience, changed)
+            .await
+            .map_err(|_| Failure::TimedOut)?
+            .map_err(Failure::from)
+    }
+
+    /// Statements without values.
+    pub(super) async fn run(&self, statements: &str) -> Result<(), Failure> {
+        let client = self.client()?;
+        self.counts.statements.fetch_add(1, Relaxed);
+        tokio::time::timeout(self.patience, client.batch_execute(statements))
+            .await
+            .map_err(|_| Failure::TimedOut)?
+            .map_err(Failure::from)
+    }
+
+    /// Begins a transaction.
+    pub(super) async fn begin(&self) -> Result<(), Failure> {
+        self.busy.store(true, Relaxed);
+        self.run("BEGIN").await
+    }
+
+    /// Sees to it that these are prepared, so that they can be sent one after the other without waiting.
+    pub(super) async fn prepare(&self, statements: &[&str]) -> Result<(), Failure> {
+        let client = self.client()?;
+        for statement in statements {
+            client.prepare_cached(statement).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends the end of a transaction along with what comes before it: see [`Session::committed`].
+    pub(super) async fn commit_unseen(&self) -> Result<(), Failure> {
+        self.run("COMMIT").await
+    }
+
+    /// Ends a transaction, and with it all doubt.
+    pub(super) async fn commit(&self) -> Result<(), Failure> {
+        self.run("COMMIT").await?;
+        self.committed();
+        Ok(())
+    }
+
+    /// Notes a commit that was made in some other way.
+    pub(super) fn committed(&self) {
+        self.busy.store(false, Relaxed);
+        self.counts.commits.fetch_add(1, Relaxed);
+    }
+
+    /// Takes a transaction back. A connection that cannot even do that is closed.
+    pub(super) async fn roll_back(&self) {
+        if self.run("ROLLBACK").await.is_ok() {
+            self.busy.store(false, Relaxed);
+        }
+    }
+
+    /// Notes that something begins or ends that must not be left half done.
+    pub(super) fn set_busy(&self, busy: bool) {
+        self.busy.store(busy, Relaxed);
+    }
+}
+
+/// A few connections, lent out one purpose at a time.
+pub(super) struct Sessions {
+    pool: Pool,
+    counts: Arc<Counts>,
+    patience: Duration,
+}
+
+impl Sessions {
+    pub(super) fn new(pool: Pool, counts: Arc<Counts>, patience: Duration) -> Self {
+        Self { pool, counts, patience }
+    }
+
+    pub(super) async fn get(&self) -> Result<Tx, Failure> {
+        let client = self.pool.get().await.map_err(|error| Failure::NoConnection(no_connection(&error)))?;
+        Ok(Arc::new(Session {
+            client: Some(client),
+            busy: AtomicBool::new(false),
+            counts: self.counts.clone(),
+            patience: self.patience,
+        }))
+    }
+
+    /// Makes a change in one transaction, again if others got in the way.
+    pub(super) async fn write<T, F, C>(&self, change: F) -> Result<T, Failure>
+    where
+        F: Fn(Tx) -> C,
+        C: Future<Output = Result<T, Failure>>,
+    {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let tx = self.get().await?;
+            tx.begin().await?;
+            let result = match change(tx.clone()).await {
+                Ok(result) => tx.commit().await.map(|()| result),
+                Err(failure) => Err(failure),
+            };
+            match result {
+                Ok(result) => return Ok(result),
+                Err(failure) => {
+                    tx.roll_back().await;
+                    if !failure.is_passing() || tries >= TRIES {
+                        return Err(failure);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Answers a question.
+    pub(super) async fn read<T, F, C>(&self, question: F) -> Result<T, Failure>
+    where
+        F: Fn(Tx) -> C,
+        C: Future<Output = Result<T, Failure>>,
+    {
+        let session = self.get().await?;
+        // A question that nobody waits for any more may still be under way.
+        session.set_busy(true);
+        let answer = question(session.clone()).await;
+        if !matches!(answer, Err(Failure::TimedOut)) {
+            session.set_busy(false);
+        }
+        answer
+    }
+}
+
+fn no_connection(error: &deadpool_postgres::PoolError) -> String {
+    match error {
+        deadpool_postgres::PoolError::Timeout(_) => {
+            "PostgreSQL does not answer, or all connections are in use".into()
+        }
+        deadpool_postgres::PoolError::Backend(error) => {
+            format!("no connection to PostgreSQL: {}", said(error))
+        }
+        other => format!("no connection to PostgreSQL: {other}"),
+    }
+}
+
+/// What an error says, with its cause.
+pub(super) fn said(error: &tokio_postgres::Error) -> String {
+    match (error.as_db_error(), std::error::Error::source(error)) {
+        (Some(said), _) => said.message().to_owned(),
+        (None, Some(cause)) => format!("{error}: {cause}"),
+        (None, None) => error.to_string(),
+    }
+}

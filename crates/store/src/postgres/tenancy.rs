@@ -1,0 +1,188 @@
+//! Tenants and API keys.
+
+use redrive_core::{KeyId, TenantId, Time};
+use tokio_postgres::Row;
+
+use super::{
+    Postgres, changes,
+    convert::{Col, get, get_opt, hash, plain},
+    session::{Failure, Tx},
+    webhooks::{from_json, to_json},
+};
+use crate::{Answer, ApiKey, Change, PageRequest, Tenancy, Tenant};
+
+macro_rules! keys {
+    ($rest:literal) => {
+        concat!("SELECT id, tenant, name, hash, scopes, created_at, revoked_at FROM api_keys ", $rest)
+    };
+}
+
+impl Tenancy for Postgres {
+    fn create_tenant(&self, tenant: Tenant) -> Answer<'_, bool> {
+        Box::pin(async move { self.write(|tx| create_tenant(tx, &tenant)).await })
+    }
+
+    fn change_tenant(&self, tenant: Tenant) -> Answer<'_, bool> {
+        Box::pin(async move {
+            let changed = self.write(|tx| change_tenant(tx, &tenant)).await?;
+            self.shared.hints.change();
+            Ok(changed)
+        })
+    }
+
+    fn tenant(&self, id: TenantId) -> Answer<'_, Option<Tenant>> {
+        Box::pin(async move {
+            self.read(|session| {
+                let id = &id;
+                async move {
+                    let found = "SELECT id, name, rules, created_at FROM tenants WHERE id = $1";
+                    let row = session.query_opt(found, &[&id.as_str()]).await?;
+                    row.map(|row| read_tenant(&row)).transpose()
+                }
+            })
+            .await
+        })
+    }
+
+    fn list_tenants(&self, page: PageRequest<TenantId>) -> Answer<'_, Vec<Tenant>> {
+        Box::pin(async move { self.read(|session| list_tenants(session, &page)).await })
+    }
+
+    fn create_key(&self, key: ApiKey) -> Answer<'_, bool> {
+        Box::pin(async move {
+            let created = self.write(|tx| create_key(tx, &key)).await?;
+            self.shared.hints.change();
+            Ok(created)
+        })
+    }
+
+    fn live_keys(&self) -> Answer<'_, Vec<ApiKey>> {
+        Box::pin(async move {
+            self.read(|session| async move {
+                session.query(keys!("WHERE revoked_at IS NULL"), &[]).await?.iter().map(read_key).collect()
+            })
+            .await
+        })
+    }
+
+    fn list_keys(&self, tenant: Option<TenantId>, page: PageRequest<KeyId>) -> Answer<'_, Vec<ApiKey>> {
+        Box::pin(async move { self.read(|session| list_keys(session, tenant.as_ref(), page)).await })
+    }
+
+    fn revoke_key(&self, tenant: Option<TenantId>, id: KeyId, now: Time) -> Answer<'_, bool> {
+        Box::pin(async move {
+            let revoked = self.write(|tx| revoke_key(tx, tenant.as_ref(), id, now)).await?;
+            self.shared.hints.change();
+            Ok(revoked)
+        })
+    }
+}
+
+async fn create_tenant(tx: Tx, tenant: &Tenant) -> Result<bool, Failure> {
+    let made = tx
+        .execute(
+            "INSERT INTO tenants (id, name, rules, pool, created_at) VALUES ($1, $2, $3, $4, $5)
+             ON CONFLICT DO NOTHING",
+            &[
+                &tenant.id.as_str(),
+                &tenant.name,
+                &to_json(&tenant.rules)?,
+                &tenant.rules.pool(),
+                &Col(tenant.created_at),
+            ],
+        )
+        .await?;
+    Ok(made == 1)
+}
+
+async fn change_tenant(tx: Tx, tenant: &Tenant) -> Result<bool, Failure> {
+    let pool = tenant.rules.pool();
+    let changed = tx
+        .execute(
+            "UPDATE tenants SET name = $2, rules = $3, pool = $4, config_version = config_version + 1 WHERE id = $1",
+            &[&tenant.id.as_str(), &tenant.name, &to_json(&tenant.rules)?, &pool],
+        )
+        .await?;
+    // In the order in which everybody locks lanes.
+    let lock =
+        "SELECT 1 FROM webhooks w JOIN lanes l ON l.webhook = w.id WHERE w.tenant = $1 AND l.pool <> $2
+                ORDER BY l.webhook, l.lane FOR UPDATE OF l";
+    tx.query(lock, &[&tenant.id.as_str(), &pool]).await?;
+    // Whoever holds them may not be of that pool.
+    tx.execute(
+        "UPDATE lanes l SET pool = $2, held_by = NULL FROM webhooks w
+         WHERE w.tenant = $1 AND l.webhook = w.id AND l.pool <> $2",
+        &[&tenant.id.as_str(), &pool],
+    )
+    .await?;
+    changes::tell(&tx, &Change::Tenant(tenant.id.clone())).await?;
+    Ok(changed == 1)
+}
+
+async fn list_tenants(session: Tx, page: &PageRequest<TenantId>) -> Result<Vec<Tenant>, Failure> {
+    let after = page.after.as_ref().map_or("", TenantId::as_str);
+    let listed =
+        "SELECT id, name, rules, created_at FROM tenants WHERE id > $1 ORDER BY id LIMIT $2 OFFSET $3";
+    let rows = session.query(listed, &[&after, &i64::from(page.limit), &i64::from(page.offset)]).await?;
+    rows.iter().map(read_tenant).collect()
+}
+
+async fn create_key(tx: Tx, key: &ApiKey) -> Result<bool, Failure> {
+    let tenant = key.tenant.as_ref().map(TenantId::as_str);
+    if let Some(tenant) = tenant
+        && !tx.exists("SELECT 1 FROM tenants WHERE id = $1", &[&tenant]).await?
+    {
+        return Ok(false);
+    }
+    tx.execute(
+        "INSERT INTO api_keys (id, tenant, name, hash, scopes, created_at) VALUES ($1, $2, $3, $4, $5, $6)",
+        &[&Col(key.id), &tenant, &key.name, &&key.hash[..], &(key.scopes as i32), &Col(key.created_at)],
+    )
+    .await?;
+    changes::tell(&tx, &Change::Keys).await?;
+    Ok(true)
+}
+
+async fn list_keys(
+    session: Tx,
+    tenant: Option<&TenantId>,
+    page: PageRequest<KeyId>,
+) -> Result<Vec<ApiKey>, Failure> {
+    let after = page.after.unwrap_or(KeyId::from_bytes([0xff; 16]));
+    let (after, limit, offset) = (Col(after), i64::from(page.limit), i64::from(page.offset));
+    let rows = match tenant {
+        Some(tenant) => {
+            let listed = keys!("WHERE tenant = $1 AND id < $2 ORDER BY id DESC LIMIT $3 OFFSET $4");
+            session.query(listed, &[&tenant.as_str(), &after, &limit, &offset]).await?
+        }
+        None => {
+            let listed = keys!("WHERE tenant IS NULL AND id < $1 ORDER BY id DESC LIMIT $2 OFFSET $3");
+            session.query(listed, &[&after, &limit, &offset]).await?
+        }
+    };
+    rows.iter().map(read_key).collect()
+}
+
+async fn revoke_key(tx: Tx, tenant: Option<&TenantId>, id: KeyId, now: Time) -> Result<bool, Failure> {
+    let revoke = "UPDATE api_keys SET revoked_at = $3
+                  WHERE id = $1 AND tenant IS NOT DISTINCT FROM $2 AND revoked_at IS NULL";
+    let revoked = tx.execute(revoke, &[&Col(id), &tenant.map(TenantId::as_str), &Col(now)]).await?;
+    changes::tell(&tx, &Change::Keys).await?;
+    Ok(revoked == 1)
+}
+
+fn read_tenant(row: &Row) -> Result<Tenant, Failure> {
+    Ok(Tenant { id: get(row, 0)?, name: plain(row, 1)?, rules: from_json(row, 2)?, created_at: get(row, 3)? })
+}
+
+fn read_key(row: &Row) -> Result<ApiKey, Failure> {
+    Ok(ApiKey {
+        id: get(row, 0)?,
+        tenant: get_opt(row, 1)?,
+        name: plain(row, 2)?,
+        hash: hash(row, 3)?,
+        scopes: plain::<i32>(row, 4)? as u32,
+        created_at: get(row, 5)?,
+        revoked_at: get_opt(row, 6)?,
+    })
+}

@@ -1,0 +1,83 @@
+//! Housekeeping and health.
+
+use std::{sync::atomic::Ordering::Relaxed, time::Duration};
+
+use redrive_core::{
+    Time,
+    lane::{Lane, Priority},
+};
+
+use super::{
+    Postgres,
+    convert::{Col, get, plain},
+    session::{Failure, Tx},
+};
+use crate::{Answer, Upkeep, Vitals, error::StoreError};
+
+/// Months are made from a few days before a time on: clocks differ.
+const BEFORE: Duration = Duration::from_secs(45 * 24 * 3600);
+
+impl Upkeep for Postgres {
+    fn forget_keys(&self, now: Time, limit: usize) -> Answer<'_, usize> {
+        Box::pin(async move {
+            let forget = "DELETE FROM idempotency WHERE (tenant, key_hash) IN (
+                 SELECT tenant, key_hash FROM idempotency WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2
+                 FOR UPDATE SKIP LOCKED)";
+            let limit = limit as i64;
+            let forgotten =
+                self.write(|tx| async move { tx.execute(forget, &[&Col(now), &limit]).await }).await?;
+            Ok(forgotten as usize)
+        })
+    }
+
+    fn prepare(&self, until: Time) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let from = Time::from_millis(until.millis() - BEFORE.as_millis() as i64);
+            let shared = &self.shared;
+            shared.partitions.prepare(&shared.writers, from, until).await.map_err(StoreError::from)
+        })
+    }
+
+    fn ping(&self) -> Answer<'_, ()> {
+        // Not a replica, and not about to stop: one that can be written. Whether its disk is full shows when
+        // something is written.
+        Box::pin(async move {
+            let writable =
+                "SELECT NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off'";
+            let row = self.read(|session| async move { session.query_one(writable, &[]).await }).await?;
+            match row.try_get(0) {
+                Ok(true) => Ok(()),
+                _ => Err(StoreError::Unavailable("PostgreSQL takes no writes: it is a replica".into())),
+            }
+        })
+    }
+
+    fn vitals(&self) -> Answer<'_, Vitals> {
+        Box::pin(async move {
+            let counts = &self.shared.counts;
+            let vitals = self.read(|session| async move { vitals(session).await }).await?;
+            Ok(Vitals {
+                commits: counts.commits.load(Relaxed),
+                statements: counts.statements.load(Relaxed),
+                ..vitals
+            })
+        })
+    }
+}
+
+async fn vitals(session: Tx) -> Result<Vitals, Failure> {
+    let mut vitals = Vitals::default();
+    let by_lane = "SELECT lane, count(*) FROM waiting GROUP BY webhook, lane";
+    for row in session.query(by_lane, &[]).await? {
+        let priority = match get(&row, 0)? {
+            Lane::Free { priority, .. } => priority,
+            Lane::Ordered(_) => Priority::Normal,
+        };
+        vitals.waiting[priority as usize] += plain::<i64>(&row, 1)?.unsigned_abs();
+    }
+    let counts = "SELECT (SELECT count(*) FROM leased), (SELECT count(*) FROM dead)";
+    let row = session.query_one(counts, &[]).await?;
+    vitals.leased = plain::<i64>(&row, 0)?.unsigned_abs();
+    vitals.dead = plain::<i64>(&row, 1)?.unsigned_abs();
+    Ok(vitals)
+}

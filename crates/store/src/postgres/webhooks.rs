@@ -1,0 +1,240 @@
+//! Webhooks, the version that fan-out is checked against, and sweeping up after one that has ended.
+
+use redrive_core::{
+    TenantId, Time, WebhookId,
+    webhook::{Webhook, WebhookState},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use tokio_postgres::Row;
+
+use super::{
+    Postgres, changes,
+    convert::{Col, get, plain},
+    gates,
+    lanes::{self, Keys},
+    redrive,
+    session::{Failure, Session, Tx},
+};
+use crate::{Answer, Change, Changed, ConfigChanges, PageRequest, Step, Versioned, Webhooks};
+
+macro_rules! webhooks {
+    ($rest:literal) => {
+        concat!(
+            "SELECT id, tenant, revision, state, spec, secrets, created_at, updated_at FROM webhooks ",
+            $rest
+        )
+    };
+}
+
+const SWEEP: &str = "DELETE FROM waiting WHERE delivery IN (
+         SELECT delivery FROM waiting WHERE webhook = $1 ORDER BY lane, place, seq LIMIT $2)
+     RETURNING delivery, lane";
+
+impl Webhooks for Postgres {
+    fn create_webhook(&self, webhook: Webhook) -> Answer<'_, Changed> {
+        Box::pin(async move {
+            let version = self
+                .write(|tx| {
+                    let webhook = &webhook;
+                    async move { store(&tx, webhook).await }
+                })
+                .await?;
+            self.shared.hints.change();
+            Ok(version.map_or(Changed::Missing, |version| Changed::Done { version }))
+        })
+    }
+
+    fn change_webhook(&self, webhook: Webhook, revision: i64) -> Answer<'_, Changed> {
+        Box::pin(async move {
+            let changed = self.write(|tx| change(tx, &webhook, revision)).await?;
+            self.shared.hints.change();
+            Ok(changed)
+        })
+    }
+
+    fn webhook(&self, tenant: TenantId, id: WebhookId) -> Answer<'_, Option<Versioned>> {
+        Box::pin(async move {
+            self.read(|session| {
+                let tenant = &tenant;
+                async move { find(&session, tenant, id).await }
+            })
+            .await
+        })
+    }
+
+    fn webhooks_by_id(&self, ids: Vec<WebhookId>) -> Answer<'_, Vec<Webhook>> {
+        Box::pin(async move {
+            let ids: Vec<_> = ids.into_iter().map(Col).collect();
+            self.read(|session| {
+                let ids = &ids;
+                async move {
+                    let rows = session.query(webhooks!("WHERE id = ANY($1::uuid[])"), &[ids]).await?;
+                    rows.iter().map(read_webhook).collect()
+                }
+            })
+            .await
+        })
+    }
+
+    fn list_webhooks(&self, tenant: TenantId, page: PageRequest<WebhookId>) -> Answer<'_, Vec<Webhook>> {
+        Box::pin(async move { self.read(|session| list(session, &tenant, page)).await })
+    }
+
+    fn config_changes(
+        &self,
+        tenant: TenantId,
+        version: i64,
+        limit: usize,
+    ) -> Answer<'_, Option<ConfigChanges>> {
+        Box::pin(async move { self.read(|session| config_changes(session, &tenant, version, limit)).await })
+    }
+
+    fn sweeping(&self) -> Answer<'_, Vec<Webhook>> {
+        Box::pin(async move {
+            self.read(|session| async move {
+                session.query(webhooks!("WHERE sweeping"), &[]).await?.iter().map(read_webhook).collect()
+            })
+            .await
+        })
+    }
+
+    fn sweep(&self, webhook: WebhookId, reason: String, now: Time, limit: usize) -> Answer<'_, Step> {
+        Box::pin(async move { self.write(|tx| sweep(tx, webhook, &reason, now, limit)).await })
+    }
+}
+
+async fn change(tx: Tx, webhook: &Webhook, revision: i64) -> Result<Changed, Failure> {
+    // The tenant's row first, as whoever publishes: nobody changes the webhook meanwhile.
+    let lock = "SELECT 1 FROM tenants WHERE id = $1 FOR NO KEY UPDATE";
+    tx.query(lock, &[&webhook.tenant.as_str()]).await?;
+    let Some(now) = find(&tx, &webhook.tenant, webhook.id).await? else { return Ok(Changed::Missing) };
+    if now.revision != revision {
+        return Ok(Changed::Stale);
+    }
+    Ok(store(&tx, webhook).await?.map_or(Changed::Missing, |version| Changed::Done { version }))
+}
+
+async fn list(session: Tx, tenant: &TenantId, page: PageRequest<WebhookId>) -> Result<Vec<Webhook>, Failure> {
+    // Nothing comes after the greatest id.
+    let after = page.after.unwrap_or(WebhookId::from_bytes([0xff; 16]));
+    let listed =
+        webhooks!("WHERE tenant = $1 AND NOT deleted AND id < $2 ORDER BY id DESC LIMIT $3 OFFSET $4");
+    let (limit, offset) = (i64::from(page.limit), i64::from(page.offset));
+    let rows = session.query(listed, &[&tenant.as_str(), &Col(after), &limit, &offset]).await?;
+    rows.iter().map(read_webhook).collect()
+}
+
+async fn config_changes(
+    session: Tx,
+    tenant: &TenantId,
+    version: i64,
+    limit: usize,
+) -> Result<Option<ConfigChanges>, Failure> {
+    // The version first: what is read after it may be newer, and is then read once more, but never older.
+    let now = "SELECT config_version, rules FROM tenants WHERE id = $1";
+    let Some(row) = session.query_opt(now, &[&tenant.as_str()]).await? else { return Ok(None) };
+    let (now, rules) = (plain(&row, 0)?, from_json(&row, 1)?);
+    let changed = webhooks!(
+        "WHERE tenant = $1 AND revision > $2 AND revision <= $4 AND ($2 > 0 OR NOT deleted) ORDER BY revision LIMIT $3"
+    );
+    let rows = session.query(changed, &[&tenant.as_str(), &version, &(limit as i64), &now]).await?;
+    let (mut webhooks, mut last) = (Vec::new(), now);
+    for row in &rows {
+        webhooks.push(read_webhook(row)?);
+        last = plain(row, 2)?;
+    }
+    let more = webhooks.len() == limit;
+    // Each change has a version of its own, so the last one seen is a version that was.
+    Ok(Some(ConfigChanges { version: if more { last } else { now }, more, rules, webhooks }))
+}
+
+async fn sweep(tx: Tx, webhook: WebhookId, reason: &str, now: Time, limit: usize) -> Result<Step, Failure> {
+    // Asked inside the transaction: a webhook that was enabled again keeps what it has.
+    let wanted = "SELECT 1 FROM webhooks WHERE id = $1 AND sweeping FOR SHARE";
+    if !tx.exists(wanted, &[&Col(webhook)]).await? {
+        return Ok(Step { moved: 0, finished: true });
+    }
+    gates::lock(&tx, webhook).await?;
+    lanes::lock_all(&tx, webhook).await?;
+    let mut keys = Keys::new();
+    let mut swept = Vec::new();
+    for row in tx.query(SWEEP, &[&Col(webhook), &(limit as i64)]).await? {
+        swept.push(get(&row, 0)?);
+        keys.insert((webhook, plain(&row, 1)?));
+    }
+    redrive::end_cancelled(&tx, &swept, reason, now).await?;
+    // At once and not at the end: should it be enabled again, the next of an order is now the first.
+    lanes::look_again(&tx, &keys).await?;
+    let finished = swept.len() < limit;
+    if finished {
+        tx.execute("UPDATE webhooks SET sweeping = false WHERE id = $1", &[&Col(webhook)]).await?;
+        gates::forget(&tx, webhook).await?;
+    }
+    Ok(Step { moved: swept.len(), finished })
+}
+
+/// One webhook that is not deleted.
+pub(super) async fn find(
+    session: &Session,
+    tenant: &TenantId,
+    id: WebhookId,
+) -> Result<Option<Versioned>, Failure> {
+    let found = webhooks!("WHERE id = $1 AND tenant = $2 AND NOT deleted");
+    let Some(row) = session.query_opt(found, &[&Col(id), &tenant.as_str()]).await? else { return Ok(None) };
+    Ok(Some(Versioned { webhook: read_webhook(&row)?, revision: plain(&row, 2)? }))
+}
+
+/// Writes a webhook under the tenant's next version. None: there is no such tenant.
+pub(super) async fn store(tx: &Session, webhook: &Webhook) -> Result<Option<i64>, Failure> {
+    let next =
+        "UPDATE tenants SET config_version = config_version + 1 WHERE id = $1 RETURNING config_version";
+    let Some(row) = tx.query_opt(next, &[&webhook.tenant.as_str()]).await? else { return Ok(None) };
+    let version: i64 = plain(&row, 0)?;
+    gates::forgive(tx, webhook).await?;
+    tx.execute(
+        "INSERT INTO webhooks (id, tenant, revision, state, spec, secrets, created_at, updated_at, deleted, sweeping,
+                               expires_at)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+         ON CONFLICT (id) DO UPDATE SET tenant = excluded.tenant, revision = excluded.revision,
+             state = excluded.state, spec = excluded.spec, secrets = excluded.secrets,
+             created_at = excluded.created_at, updated_at = excluded.updated_at, deleted = excluded.deleted,
+             sweeping = excluded.sweeping, expires_at = excluded.expires_at",
+        &[
+            &Col(webhook.id),
+            &webhook.tenant.as_str(),
+            &version,
+            &to_json(&webhook.state)?,
+            &to_json(&webhook.spec)?,
+            &to_json(&webhook.secrets)?,
+            &Col(webhook.created_at),
+            &Col(webhook.updated_at),
+            &(webhook.state == WebhookState::Deleted),
+            &webhook.state.cancels_because().is_some(),
+            &webhook.spec.expires_at.filter(|_| webhook.state.gets_events()).map(Col),
+        ],
+    )
+    .await?;
+    gates::pause(tx, webhook).await?;
+    changes::tell(tx, &Change::Webhook(webhook.tenant.clone(), webhook.id)).await?;
+    Ok(Some(version))
+}
+
+fn read_webhook(row: &Row) -> Result<Webhook, Failure> {
+    Ok(Webhook {
+        id: get(row, 0)?,
+        tenant: get(row, 1)?,
+        state: from_json(row, 3)?,
+        spec: from_json(row, 4)?,
+        secrets: from_json(row, 5)?,
+        created_at: get(row, 6)?,
+        updated_at: get(row, 7)?,
+    })
+}
+
+pub(super) fn to_json<T: Serialize>(value: &T) -> Result<String, Failure> {
+    Ok(serde_json::to_string(value)?)
+}
+
+pub(super) fn from_json<T: DeserializeOwned>(row: &Row, column: usize) -> Result<T, Failure> {
+    Ok(serde_json::from_str(plain(row, column)?)?)
+}

@@ -1,0 +1,160 @@
+//! The shared store: the whole conformance suite, and what is special about PostgreSQL.
+
+// A test that cannot go on should panic.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use redrive_store::{
+    OpenError, Store,
+    conformance::{Bench, Opened, Reopening},
+    conformance_suite,
+    postgres::{self, Options, Postgres},
+};
+use redrive_testkit::Database;
+
+/// Few connections: very many tests run at once.
+fn options(database: &Database) -> Options {
+    Options { writers: 4, readers: 2, ..Options::at(database.url()) }
+}
+
+async fn open() -> Opened {
+    opened(redrive_testkit::Postgres::shared().await).await
+}
+
+async fn opened(database: Database) -> Opened {
+    let options = options(&database);
+    let open = move || -> Reopening {
+        let options = options.clone();
+        Box::pin(async move { Arc::new(Postgres::open(&options).await.unwrap()) as Arc<dyn Store> })
+    };
+    Opened { store: open().await, keep: Box::new(database), reopen: Box::new(open) }
+}
+
+conformance_suite!(open);
+
+/// How PostgreSQL goes about a statement, as a store's connection has it planned.
+async fn plan(client: &tokio_postgres::Client, statement: &str) -> String {
+    client.batch_execute(&format!("PREPARE asked AS {statement}")).await.unwrap_or_else(|error| {
+        panic!(
+            "{statement}\n{}",
+            error.as_db_error().map_or(error.to_string(), |said| said.message().to_owned())
+        )
+    });
+    let values = statement
+        .split('$')
+        .skip(1)
+        .filter_map(|rest| rest.split(|c: char| !c.is_ascii_digit()).next()?.parse::<usize>().ok())
+        .max()
+        .unwrap_or(0);
+    let nulls = vec!["NULL"; values].join(", ");
+    let call = if values == 0 { "asked".to_owned() } else { format!("asked({nulls})") };
+    let rows = client.query(&format!("EXPLAIN EXECUTE {call}"), &[]).await.unwrap();
+    client.batch_execute("DEALLOCATE asked").await.unwrap();
+    rows.iter().map(|row| row.get::<_, String>(0) + "\n").collect()
+}
+
+/// Tables that may grow without bound, or are on the way of every delivery.
+const LARGE: [&str; 8] =
+    ["events", "deliveries", "attempts", "leased", "waiting", "lanes", "idempotency", "rollups"];
+
+/// What is sorted is what was asked for by name, or what one order has under way.
+const SORTED: [&str; 3] =
+    ["Sort Key: l.webhook, l.lane", "Sort Key: k.webhook, k.lane", "Sort Key: runtime.webhook"];
+
+/// Where a plan reads a large table from end to end, or sorts what could be large.
+fn faults(plan: &str) -> Vec<&str> {
+    let lines: Vec<_> =
+        plan.lines().map(|line| line.trim_start().trim_start_matches("->").trim_start()).collect();
+    let scans = |line: &str| {
+        let table = line.strip_prefix("Seq Scan on ");
+        table.is_some_and(|table| LARGE.iter().any(|large| table.starts_with(large)))
+    };
+    let sorts = |at: usize| {
+        lines[at].starts_with("Sort  ")
+            && !lines.get(at + 1).is_some_and(|key| SORTED.iter().any(|allowed| key.starts_with(allowed)))
+    };
+    let joins = |line: &str| line.starts_with("Hash Join") || line.starts_with("Merge Join");
+    (0..lines.len())
+        .filter(|at| scans(lines[*at]) || joins(lines[*at]) || sorts(*at))
+        .map(|at| lines[at])
+        .collect()
+}
+
+async fn assert_plans(database: &Database) {
+    let (client, connection) =
+        tokio_postgres::connect(&postgres::planning_url(&options(database)), tokio_postgres::NoTls)
+            .await
+            .unwrap();
+    tokio::spawn(connection);
+    for (name, statement) in postgres::planned_statements() {
+        let plan = plan(&client, &statement).await;
+        assert_eq!(faults(&plan), [] as [&str; 0], "{name}\n{statement}\n{plan}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plans_go_by_index_on_empty_tables_and_on_full_ones() {
+    let database = redrive_testkit::Postgres::shared().await;
+    let bench = Bench::new(opened(redrive_testkit::Postgres::shared().await).await).await;
+    drop(bench);
+    let store: Arc<dyn Store> = Arc::new(Postgres::open(&options(&database)).await.unwrap());
+    store.prepare(redrive_store::conformance::at(0)).await.unwrap();
+    assert_plans(&database).await;
+    // Full as far as the planner can tell: much more than it would guess, and never analysed by hand.
+    database
+        .execute(
+            "INSERT INTO waiting SELECT gen_random_uuid(), gen_random_uuid(), 'nf', n, n, n, n, 0, 0
+             FROM generate_series(1, 20000) n;
+             INSERT INTO leased SELECT 1, gen_random_uuid(), gen_random_uuid(), 'nf', n FROM generate_series(1, 20000) n;
+             INSERT INTO lanes SELECT gen_random_uuid(), 'nf', n, NULL, 'default' FROM generate_series(1, 20000) n",
+        )
+        .await;
+    assert_plans(&database).await;
+    database.execute("ANALYZE").await;
+    assert_plans(&database).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_that_start_at_once_make_one_schema() {
+    let database = redrive_testkit::Postgres::shared().await;
+    let starts: Vec<_> = (0..4)
+        .map(|_| {
+            let options = options(&database);
+            tokio::spawn(async move { Postgres::open(&options).await.map(drop) })
+        })
+        .collect();
+    for start in starts {
+        start.await.unwrap().unwrap();
+    }
+    assert_eq!(database.query("SELECT count(*) FROM refinery_schema_history").await, [["1"]]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_schema_is_refused() {
+    let database = redrive_testkit::Postgres::shared().await;
+    Postgres::migrate(&options(&database)).await.unwrap();
+    database
+        .execute("INSERT INTO refinery_schema_history VALUES (999, 'from_the_future', '2030-01-01T00:00:00Z', '1')")
+        .await;
+    let error = Postgres::open(&options(&database)).await.err().unwrap();
+    assert!(matches!(error, OpenError::NewerSchema { found: 999, known: 1.., .. }), "{error:?}");
+    assert!(error.to_string().contains("start the newer redrive"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_schema_is_refused_when_it_may_not_be_changed() {
+    let database = redrive_testkit::Postgres::shared().await;
+    let options = Options { migrate: false, ..options(&database) };
+    let error = Postgres::open(&options).await.err().unwrap();
+    assert!(matches!(error, OpenError::OlderSchema { found: 0, .. }), "{error:?}");
+    assert!(error.to_string().contains("run: redrive migrate"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_tables_of_another_program_are_left_alone() {
+    let database = redrive_testkit::Postgres::shared().await;
+    database.execute("CREATE TABLE theirs (x integer)").await;
+    let error = Postgres::open(&options(&database)).await.err().unwrap().to_string();
+    assert!(error.contains("tables of another program (such as theirs)"), "{error}");
+}

@@ -1,0 +1,84 @@
+//! One short session after another with a server: a test looks, damages, and is gone again.
+
+use std::{future::Future, path::Path};
+
+use tokio_postgres::{Client, Error, NoTls, SimpleQueryMessage};
+
+/// A collation as most servers in the world have one, where `a` sorts before `B`.
+const MAKE: &str =
+    "CREATE DATABASE redrive TEMPLATE template0 ENCODING 'UTF8' LOCALE_PROVIDER icu ICU_LOCALE 'en-US'";
+
+pub(super) async fn connect(url: &str) -> Result<Client, Error> {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
+    // It ends with the client, which sees every error that matters.
+    tokio::spawn(connection);
+    Ok(client)
+}
+
+/// The rows of one query, every value as text; what is null reads `NULL`.
+pub(super) async fn query(url: &str, sql: &str) -> Vec<Vec<String>> {
+    let row = |message: SimpleQueryMessage| match message {
+        SimpleQueryMessage::Row(row) => {
+            Some((0..row.len()).map(|n| row.get(n).unwrap_or("NULL").to_owned()).collect())
+        }
+        _ => None,
+    };
+    run(url, sql).await.into_iter().filter_map(row).collect()
+}
+
+/// Runs one statement or several; gives how many rows they changed or found.
+pub(super) async fn execute(url: &str, sql: &str) -> u64 {
+    let count = |message: SimpleQueryMessage| match message {
+        SimpleQueryMessage::CommandComplete(rows) => rows,
+        _ => 0,
+    };
+    run(url, sql).await.into_iter().map(count).sum()
+}
+
+async fn run(url: &str, sql: &str) -> Vec<SimpleQueryMessage> {
+    let run = async { connect(url).await?.simple_query(sql).await };
+    run.await.unwrap_or_else(|error| panic!("{sql}: {}", told(&error)))
+}
+
+/// Whether the server of this folder takes connections at this port, with a database `redrive` that is made
+/// when it is not there.
+pub(super) async fn is_ready(port: u16, folder: &Path) -> bool {
+    make_database(port, &folder.join("data")).await.unwrap_or(false)
+}
+
+async fn make_database(port: u16, data: &Path) -> Result<bool, Error> {
+    let client = connect(&url(port, "postgres")).await?;
+    // Another server may have got the port first.
+    let shown: String = client.query_one("SHOW data_directory", &[]).await?.get(0);
+    if Path::new(&shown) != data {
+        return Ok(false);
+    }
+    let there = "SELECT 1 FROM pg_database WHERE datname = 'redrive'";
+    if client.query_opt(there, &[]).await?.is_some() {
+        return Ok(true);
+    }
+    match client.batch_execute(MAKE).await {
+        // Servers that are old, or built without ICU, sort as they please.
+        Err(error) if error.as_db_error().is_some() => {
+            client.batch_execute("CREATE DATABASE redrive").await?
+        }
+        made => made?,
+    }
+    Ok(true)
+}
+
+pub(super) fn url(port: u16, database: &str) -> String {
+    format!("postgres://redrive@127.0.0.1:{port}/{database}")
+}
+
+/// Runs a future to its end on this thread, which must not be one that runs futures already.
+pub(super) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("no runtime").block_on(future)
+}
+
+/// The error with what the server said, which its own text leaves out.
+fn told(error: &Error) -> String {
+    let source = std::error::Error::source(error);
+    source.map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
+}

@@ -1,0 +1,281 @@
+//! A proxy that breaks connections on order, in front of any server that speaks TCP.
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::TcpStream,
+    sync::watch,
+};
+
+use crate::server::Server;
+
+/// A proxy on a free loopback port. It lets everything pass until told otherwise, and ends, with all its
+/// connections, when it is dropped.
+pub struct Proxy {
+    server: Server,
+    rules: Arc<watch::Sender<Rules>>,
+    seen: Arc<AtomicUsize>,
+}
+
+/// What holds for all connections now.
+#[derive(Clone, Copy)]
+struct Rules {
+    flow: Flow,
+    /// Grows with every cut: a connection that has seen a smaller number is to be reset.
+    cuts: usize,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Flow {
+    Pass,
+    Stall,
+    Refuse,
+    Delay(Duration),
+}
+
+impl Proxy {
+    /// A proxy in front of the server at this address.
+    pub async fn to(address: SocketAddr) -> Self {
+        let rules = Arc::new(watch::Sender::new(Rules { flow: Flow::Pass, cuts: 0 }));
+        let seen = Arc::new(AtomicUsize::new(0));
+        let (ruled, counted) = (Arc::clone(&rules), Arc::clone(&seen));
+        let server = Server::start(move |stream| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            serve(stream, address, ruled.subscribe())
+        })
+        .await;
+        Self { server, rules, seen }
+    }
+
+    /// Where it listens: what to connect to in place of the server.
+    pub fn address(&self) -> SocketAddr {
+        self.server.address()
+    }
+
+    /// How many connections were made to it so far, those included that it refused.
+    pub fn seen(&self) -> usize {
+        self.seen.load(Ordering::SeqCst)
+    }
+
+    /// Lets everything pass, also what was held back.
+    pub fn pass(&self) {
+        self.set(Flow::Pass, false);
+    }
+
+    /// Resets every connection, and each new one as soon as it is made.
+    pub fn refuse(&self) {
+        self.set(Flow::Refuse, true);
+    }
+
+    /// Holds back every byte both ways while all connections stay open, as a network that loses everything
+    /// does. What was held back passes later.
+    pub fn stall(&self) {
+        self.set(Flow::Stall, false);
+    }
+
+    /// Resets the connections there are, and lets new ones pass.
+    pub fn cut(&self) {
+        self.set(Flow::Pass, true);
+    }
+
+    /// Holds back every piece of what is sent, both ways, for this long.
+    pub fn delay(&self, delay: Duration) {
+        self.set(Flow::Delay(delay), false);
+    }
+
+    fn set(&self, flow: Flow, cut: bool) {
+        self.rules.send_modify(|rules| *rules = Rules { flow, cuts: rules.cuts + usize::from(cut) });
+    }
+}
+
+async fn serve(mut client: TcpStream, address: SocketAddr, rules: watch::Receiver<Rules>) {
+    let Rules { flow, cuts } = *rules.borrow();
+    if flow != Flow::Refuse
+        && let Ok(mut server) = TcpStream::connect(address).await
+    {
+        let mut cutting = rules.clone();
+        let cut = async { cutting.wait_for(|rules| rules.cuts != cuts).await.is_ok() };
+        let broken = tokio::select! {
+            biased;
+            _ = cut => true,
+            passed = pass(&mut client, &mut server, &rules) => passed.is_err(),
+        };
+        if !broken {
+            return;
+        }
+        server.set_zero_linger().ok();
+    }
+    // With this, closing is a reset.
+    client.set_zero_linger().ok();
+}
+
+/// Carries everything both ways until both sides have said their last.
+async fn pass(
+    client: &mut TcpStream,
+    server: &mut TcpStream,
+    rules: &watch::Receiver<Rules>,
+) -> io::Result<()> {
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    let (from_client, to_client) = client.split();
+    let (from_server, to_server) = server.split();
+    let there = carry(from_client, to_server, rules.clone());
+    let back = carry(from_server, to_client, rules.clone());
+    tokio::try_join!(there, back).map(|_| ())
+}
+
+async fn carry(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    mut rules: watch::Receiver<Rules>,
+) -> io::Result<()> {
+    let mut piece = vec![0; 16 * 1024];
+    loop {
+        let length = from.read(&mut piece).await?;
+        let flow = rules.borrow().flow;
+        if let Flow::Delay(delay) = flow {
+            tokio::time::sleep(delay).await;
+        }
+        // An error means that the proxy is being dropped, and this with it.
+        rules.wait_for(|rules| rules.flow != Flow::Stall).await.map_err(io::Error::other)?;
+        if length == 0 {
+            return to.shutdown().await;
+        }
+        to.write_all(&piece[..length]).await?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::PATIENCE;
+
+    const MOMENT: Duration = Duration::from_millis(100);
+
+    /// A server that sends everything back, with a proxy before it.
+    async fn echo() -> (Server, Proxy) {
+        let server = Server::start(|mut stream| async move {
+            let (mut reading, mut writing) = stream.split();
+            tokio::io::copy(&mut reading, &mut writing).await.ok();
+        })
+        .await;
+        let proxy = Proxy::to(server.address()).await;
+        (server, proxy)
+    }
+
+    async fn connected(proxy: &Proxy) -> TcpStream {
+        TcpStream::connect(proxy.address()).await.unwrap()
+    }
+
+    /// Sends a word and reads it back.
+    async fn said_back(stream: &mut TcpStream) -> io::Result<()> {
+        stream.write_all(b"hello").await?;
+        heard(stream).await
+    }
+
+    async fn heard(stream: &mut TcpStream) -> io::Result<()> {
+        let mut answer = [0; 5];
+        tokio::time::timeout(PATIENCE, stream.read_exact(&mut answer)).await.unwrap()?;
+        assert_eq!(&answer, b"hello");
+        Ok(())
+    }
+
+    async fn is_reset(stream: &mut TcpStream) -> bool {
+        let read = tokio::time::timeout(PATIENCE, stream.read(&mut [0])).await.unwrap();
+        read.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset)
+    }
+
+    #[tokio::test]
+    async fn everything_passes_and_so_does_the_end() {
+        let (_server, proxy) = echo().await;
+        let (mut reading, mut writing) = connected(&proxy).await.into_split();
+        let sent: Vec<u8> = (0..1 << 20).map(|n: u32| (n % 251) as u8).collect();
+        let send = async {
+            writing.write_all(&sent).await.unwrap();
+            writing.shutdown().await.unwrap();
+        };
+        let mut received = Vec::new();
+        let (_, read) = tokio::join!(send, reading.read_to_end(&mut received));
+        read.unwrap();
+        assert!(received == sent);
+        assert_eq!(proxy.seen(), 1);
+    }
+
+    #[tokio::test]
+    async fn refusing_resets_what_is_there_and_what_comes() {
+        let (_server, proxy) = echo().await;
+        let mut before = connected(&proxy).await;
+        said_back(&mut before).await.unwrap();
+        proxy.refuse();
+        assert!(is_reset(&mut before).await);
+        assert!(is_reset(&mut connected(&proxy).await).await);
+        proxy.pass();
+        said_back(&mut connected(&proxy).await).await.unwrap();
+        assert_eq!(proxy.seen(), 3);
+    }
+
+    #[tokio::test]
+    async fn cutting_resets_only_what_is_there() {
+        let (_server, proxy) = echo().await;
+        let mut before = connected(&proxy).await;
+        said_back(&mut before).await.unwrap();
+        proxy.cut();
+        let mut after = connected(&proxy).await;
+        assert!(is_reset(&mut before).await);
+        said_back(&mut after).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn stalling_holds_everything_back_and_loses_nothing() {
+        let (_server, proxy) = echo().await;
+        let mut before = connected(&proxy).await;
+        said_back(&mut before).await.unwrap();
+        proxy.stall();
+        let mut during = connected(&proxy).await;
+        for stream in [&mut before, &mut during] {
+            stream.write_all(b"hello").await.unwrap();
+            assert!(tokio::time::timeout(MOMENT, stream.read(&mut [0])).await.is_err());
+        }
+        proxy.pass();
+        heard(&mut before).await.unwrap();
+        heard(&mut during).await.unwrap();
+
+        proxy.stall();
+        before.write_all(b"hello").await.unwrap();
+        proxy.cut();
+        assert!(is_reset(&mut before).await, "a stalled connection can be cut");
+    }
+
+    #[tokio::test]
+    async fn delay_is_added_both_ways() {
+        let (_server, proxy) = echo().await;
+        let mut stream = connected(&proxy).await;
+        proxy.delay(MOMENT);
+        let began = Instant::now();
+        said_back(&mut stream).await.unwrap();
+        assert!(began.elapsed() >= 2 * MOMENT);
+        proxy.pass();
+        said_back(&mut stream).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_gone_is_seen_through_the_proxy() {
+        let (server, proxy) = echo().await;
+        let mut before = connected(&proxy).await;
+        said_back(&mut before).await.unwrap();
+        drop(server);
+        assert_eq!(before.read(&mut [0]).await.unwrap_or(0), 0);
+        assert!(is_reset(&mut connected(&proxy).await).await);
+    }
+}
