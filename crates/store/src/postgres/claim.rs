@@ -264,8 +264,7 @@ impl Claiming<'_> {
         if locked.is_empty()
             && let Some(first) = keys.first()
         {
-            lanes::lock(tx, &Keys::from([first.clone()])).await?;
-            locked.insert(first.clone());
+            locked = lanes::lock(tx, &Keys::from([first.clone()])).await?;
         }
         Ok(locked)
     }
@@ -317,8 +316,9 @@ impl Claiming<'_> {
         }
         let out: Vec<_> =
             taken.values().flat_map(|taking| taking.deliveries.iter().map(|one| Col(one.id))).collect();
-        if !out.is_empty() {
-            tx.execute(TAKE, &[&out]).await?;
+        if !out.is_empty() && tx.execute(TAKE, &[&out]).await? < out.len() as u64 {
+            // Somebody took one out of a lane that was gone when it was to be locked.
+            return Err(Failure::Passing);
         }
         if !settled.is_empty() {
             lanes::settle(tx, &settled).await?;

@@ -1,6 +1,6 @@
 //! What holds webhooks back, what their circuits have been through, and how they did, minute by minute.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use redrive_core::{
     DeadReason, DeliveryId, DeliveryStatus, TenantId, Time, WebhookId,
@@ -262,6 +262,14 @@ async fn backlog(session: Tx, webhook: WebhookId, now: Time, most: usize) -> Res
 /// Keeps what blocks a webhook as it is until the end of the transaction.
 pub(super) async fn lock(tx: &Session, webhook: WebhookId) -> Result<(), Failure> {
     tx.query("SELECT 1 FROM runtime WHERE webhook = $1 FOR SHARE", &[&Col(webhook)]).await?;
+    Ok(())
+}
+
+/// Keeps everybody else from what blocks these webhooks until the end of the transaction.
+pub(super) async fn lock_to_change(tx: &Session, webhooks: &BTreeSet<WebhookId>) -> Result<(), Failure> {
+    let webhooks: Vec<_> = webhooks.iter().map(|webhook| Col(*webhook)).collect();
+    let lock = "SELECT webhook FROM runtime WHERE webhook = ANY($1::uuid[]) ORDER BY webhook FOR UPDATE";
+    tx.query(lock, &[&webhooks]).await?;
     Ok(())
 }
 

@@ -178,12 +178,13 @@ async fn wake(tx: &Session, wakes: &BTreeMap<(WebhookId, String), Time>) -> Resu
     Ok(())
 }
 
-/// Locks lanes, and what blocks their webhooks, before anything is taken out of them.
-pub(super) async fn lock(tx: &Session, keys: &Keys) -> Result<(), Failure> {
+/// Locks lanes, and what blocks their webhooks, before anything is taken out of them. Gives those that are
+/// there.
+pub(super) async fn lock(tx: &Session, keys: &Keys) -> Result<Keys, Failure> {
     let (webhooks, codes) = columns(keys);
     tx.query(LOCK_RUNTIME, &[&webhooks]).await?;
-    tx.query(LOCK, &[&webhooks, &codes]).await?;
-    Ok(())
+    let rows = tx.query(LOCK, &[&webhooks, &codes]).await?;
+    rows.iter().map(|row| Ok((get(row, 0)?, plain(row, 1)?))).collect()
 }
 
 /// Locks all lanes of a webhook; what blocks it must have been locked before.

@@ -20,8 +20,10 @@ use crate::{Birth, Done, Epoch, NewEvent, Publish, Published, codes::Code};
 
 /// Which epochs still stand; they stay so until the commit, since ending one needs its row.
 pub(super) const LIVE: &str = "SELECT epoch FROM nodes WHERE epoch = ANY($1::bigint[]) FOR KEY SHARE";
-const TENANTS: &str = "SELECT id, next_seq, config_version FROM tenants WHERE id = ANY($1::text[])
-     ORDER BY id FOR NO KEY UPDATE";
+/// What holds for tenants, and which of the epochs still stand; both stay so until the commit.
+const LOOK: &str = "WITH live AS (SELECT epoch FROM nodes WHERE epoch = ANY($2::bigint[]) FOR KEY SHARE)
+     SELECT t.id, t.next_seq, t.config_version, (SELECT array_agg(live.epoch) FROM live)
+     FROM tenants t WHERE t.id = ANY($1::text[]) ORDER BY t.id FOR NO KEY UPDATE OF t";
 const KEYS: &str = "SELECT i.tenant, i.key_hash, i.event, i.body_hash, i.expires_at
      FROM unnest($1::text[], $2::bytea[]) AS k(tenant, key_hash)
      JOIN idempotency i ON i.tenant = k.tenant COLLATE \"C\" AND i.key_hash = k.key_hash";
@@ -48,7 +50,7 @@ const INSERT: &str = "WITH counted AS (
 /// The statements whose cost must follow what they write: a test explains their plans.
 #[cfg(feature = "conformance")]
 pub(super) const PLANNED: [(&str, &str); 4] =
-    [("live epochs", LIVE), ("tenants", TENANTS), ("keys", KEYS), ("publish", INSERT)];
+    [("live epochs", LIVE), ("tenants", LOOK), ("keys", KEYS), ("publish", INSERT)];
 
 impl Publish for Postgres {
     fn publish(&self, event: NewEvent, done: Done<Published>) {
@@ -83,7 +85,7 @@ struct Known {
 /// Publishes a batch in one transaction. `told` is set just before the commit, from when on a failure leaves
 /// its result in doubt.
 pub(super) async fn commit(tx: &Tx, batch: &[&NewEvent], told: &mut bool) -> Result<Vec<Published>, Failure> {
-    tx.prepare(&[LIVE, TENANTS, KEYS, TAKE_KEYS, INSERT]).await?;
+    tx.prepare(&[LOOK, KEYS, TAKE_KEYS, INSERT]).await?;
     let mut known = look(tx, batch).await?;
     let published: Vec<_> = batch.iter().map(|new| known.decide(new)).collect();
     let new: Vec<_> = batch
@@ -131,22 +133,14 @@ async fn look(tx: &Tx, batch: &[&NewEvent]) -> Result<Known, Failure> {
             false => tx.query(KEYS, &[&owners, &hashes]).await,
         }
     };
-    let (epochs, tenants): ([&(dyn ToSql + Sync); 1], [&(dyn ToSql + Sync); 1]) = ([&epochs], [&tenants]);
-    let (begun, live, tenants, keys) = tokio::join!(
-        biased;
-        tx.begin(),
-        tx.query(LIVE, &epochs),
-        tx.query(TENANTS, &tenants),
-        keys,
-    );
+    let values: [&(dyn ToSql + Sync); 2] = [&tenants, &epochs];
+    let (begun, tenants, keys) = tokio::join!(biased; tx.begin(), tx.query(LOOK, &values), keys);
     begun?;
     let mut known = Known::default();
-    for row in live? {
-        known.live.insert(plain(&row, 0)?);
-    }
     for row in tenants? {
         let counter = Counter { next_seq: plain(&row, 1)?, config_version: plain(&row, 2)?, changed: false };
         known.tenants.insert(get(&row, 0)?, counter);
+        known.live.extend(plain::<Option<Vec<i64>>>(&row, 3)?.into_iter().flatten());
     }
     for row in keys? {
         let holder = Holder { event: get(&row, 2)?, body_hash: hash(&row, 3)?, expires_at: get(&row, 4)? };

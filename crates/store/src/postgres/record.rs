@@ -5,7 +5,7 @@
 //! transaction.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -402,6 +402,12 @@ async fn apply(tx: &Session, applied: &[Leased<'_>], results: &mut Results) -> R
         return Ok(());
     }
     let outcomes: Vec<_> = applied.iter().map(|one| one.outcome).collect();
+    // What blocks webhooks is locked before their lanes.
+    let moving: BTreeSet<_> =
+        outcomes.iter().filter(|one| one.effects != Effects::default()).map(|one| one.webhook).collect();
+    if !moving.is_empty() {
+        gates::lock_to_change(tx, &moving).await?;
+    }
     update(tx, &outcomes).await?;
     let (mut orders, mut retries, mut buried) = (Keys::new(), Vec::new(), Vec::new());
     for Leased { outcome, lease, .. } in applied {

@@ -15,7 +15,7 @@ use tokio_postgres::{Row, error::SqlState, types::ToSql};
 use crate::{batch::CommitError, error::StoreError};
 
 /// How often a change is tried that others keep getting in the way of.
-const TRIES: usize = 5;
+pub(super) const TRIES: usize = 5;
 
 /// Values for a statement.
 pub(super) type Values<'a> = &'a [&'a (dyn ToSql + Sync)];
@@ -56,7 +56,7 @@ impl Failure {
     }
 
     /// Others were in the way: the same change may work now.
-    fn is_passing(&self) -> bool {
+    pub(super) fn is_passing(&self) -> bool {
         matches!(self, Self::Passing)
             || matches!(self.state(), Some(state) if *state == SqlState::T_R_DEADLOCK_DETECTED
                 || *state == SqlState::T_R_SERIALIZATION_FAILURE)

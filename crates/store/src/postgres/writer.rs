@@ -11,7 +11,10 @@ use parking_lot::Mutex;
 use redrive_core::{DeliveryId, Time};
 use tokio::sync::mpsc;
 
-use super::{Options, Shared, claim, publish, record, session::Failure};
+use super::{
+    Options, Shared, claim, publish, record,
+    session::{Failure, TRIES},
+};
 use crate::{
     Birth, Done, Epoch, NewEvent, Outcome, Published, Recorded,
     batch::{self, Commit, CommitError, Queue, Weighed},
@@ -163,21 +166,28 @@ async fn publish_slice(shared: &Shared, slice: &[NewEvent]) -> Result<Vec<Publis
     let missing = shared.partitions.missing(months);
     shared.partitions.make(&shared.writers, missing).await.map_err(unavailable)?;
     let batch: Vec<_> = slice.iter().collect();
-    let mut told = false;
-    let tx = shared.writers.get().await?;
-    match publish::commit(&tx, &batch, &mut told).await {
-        Ok(published) => {
-            if slice.iter().any(is_due) {
-                shared.hints.work();
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let mut told = false;
+        let tx = shared.writers.get().await?;
+        match publish::commit(&tx, &batch, &mut told).await {
+            Ok(published) => {
+                if slice.iter().any(is_due) {
+                    shared.hints.work();
+                }
+                return Ok(published);
             }
-            Ok(published)
-        }
-        Err(failure) => {
-            if told && failure.leaves_doubt() {
-                return in_doubt(shared, slice, &failure).await;
+            Err(failure) if told && failure.leaves_doubt() => {
+                in_doubt(shared, slice);
+                return Err(failure.into());
             }
-            tx.roll_back().await;
-            Err(failure.into())
+            Err(failure) => {
+                tx.roll_back().await;
+                if !failure.is_passing() || tries >= TRIES {
+                    return Err(failure.into());
+                }
+            }
         }
     }
 }
@@ -190,16 +200,11 @@ fn is_due(new: &NewEvent) -> bool {
 
 /// The connection was lost at the commit. Whoever waits is told that it failed, which may be wrong: their
 /// idempotency keys tell when they try again. What may have been leased is given back as soon as possible.
-async fn in_doubt(
-    shared: &Shared,
-    slice: &[NewEvent],
-    failure: &Failure,
-) -> Result<Vec<Published>, CommitError> {
+fn in_doubt(shared: &Shared, slice: &[NewEvent]) {
     for new in slice {
         let leased = new.deliveries.iter().filter(|delivery| delivery.birth == Birth::Leased);
         shared.doubts.add(new.epoch, leased.map(|delivery| (delivery.id, new.event.timestamp)));
     }
-    Err(CommitError::Store(StoreError::Unavailable(failure.to_string())))
 }
 
 async fn keep_noting(shared: Arc<Shared>, mut waiting: mpsc::UnboundedReceiver<Note>) {
