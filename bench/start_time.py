@@ -1,12 +1,10 @@
 """Measures the milliseconds from exec until a sender answers GET /readyz with 200.
 
-Usage: start_time.py HOST:PORT TIMES [--fresh DIR] -- COMMAND…
-Prints {"start_ms": [...]}. With --fresh, DIR is emptied before each start.
+Usage: start_time.py HOST:PORT TIMES [-- RENEWAL…] -- COMMAND…
+Prints {"start_ms": [...]}. RENEWAL is a command that is run before each start.
 """
 
 import json
-import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -44,15 +42,24 @@ def time_one(address, command):
             sender.wait()
 
 
+def groups(words):
+    """The words between one `--` and the next."""
+    found = [[]]
+    for word in words:
+        if word == "--":
+            found.append([])
+        else:
+            found[-1].append(word)
+    return found
+
+
 def main():
-    options, command = sys.argv[1 : sys.argv.index("--")], sys.argv[sys.argv.index("--") + 1 :]
-    host, port = options[0].rsplit(":", 1)
-    fresh = options[3] if "--fresh" in options else None
+    (address, count), *renewals, command = groups(sys.argv[1:])
+    host, port = address.rsplit(":", 1)
     times = []
-    for _ in range(int(options[1])):
-        if fresh:
-            shutil.rmtree(fresh, ignore_errors=True)
-            os.makedirs(fresh)
+    for _ in range(int(count)):
+        for renewal in renewals:
+            subprocess.run(renewal, check=True)
         times.append(time_one((host, int(port)), command))
     print(json.dumps({"start_ms": times}))
 

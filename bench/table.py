@@ -19,6 +19,9 @@ TITLES = {
 }
 FULL = ["loopback", "relay-full", "redrive-full", "redrive-default", "redrive-fanout", "redrive-batch"]
 PACED = ["relay-paced", "redrive-paced"]
+COSTS = ["txn/dlv", "µs CPU/dlv"]
+# Of a sender on a server: what it asks of the server, and what that takes there.
+SERVER_COSTS = ["stmt/dlv", "µs PG/dlv"]
 WHOS = ["gated", "redrive", "baseline"]
 TICKS_PER_S = 100
 
@@ -54,7 +57,7 @@ def rows(title, head, body):
 
 def throughput(cases):
     relay = cases.get("relay-full", {})
-    head = ["", "acks/s", "arrivals/s", "of relay", "p50 ms", "p95 ms", "p99 ms", "ack p99", "txn/dlv", "µs CPU/dlv"]
+    head = ["", "acks/s", "arrivals/s", "of relay", "p50 ms", "p95 ms", "p99 ms", "ack p99", *costs(cases)]
     body = []
     for case in filter(cases.get, FULL):
         runs = cases[case]
@@ -66,22 +69,38 @@ def throughput(cases):
             "-" if case == "loopback" else against(runs, relay, speed),
             *(f"{median(runs, lambda run, p=p: run['arrival_ms'][p]):.2f}" for p in ("p50", "p95", "p99")),
             f"{median(runs, lambda run: run['ack_ms']['p99']):.2f}",
-            *cost(runs),
+            *cost(cases, runs),
         ])
     rows("Full load, closed loop; latency is publish to arrival", head, body)
 
 
-def cost(runs):
-    """Transactions and processor time of the sender per delivery."""
-    if any("commits" not in run or not run["arrivals"] for run in runs.values()):
-        return ["-", "-"]
-    cpu_us = median(runs, lambda run: run["cpu_ticks"] / TICKS_PER_S * 1e6 / run["arrivals"])
-    return [f"{median(runs, lambda run: run['commits'] / run['arrivals']):.3f}", f"{cpu_us:.0f}"]
+def costs(cases):
+    """What the costs of a delivery are called."""
+    return COSTS + SERVER_COSTS if "server" in cases else COSTS
+
+
+def cost(cases, runs):
+    """Transactions, processor time and so on of the sender per delivery."""
+    if any("cpu_ticks" not in run for run in runs.values()):
+        return ["-" for _ in costs(cases)]
+    count = lambda key: per_delivery(runs, lambda run: run[key], 3)
+    time_us = lambda key: per_delivery(runs, lambda run: run[key] / TICKS_PER_S * 1e6, 0)
+    cells = [count("commits"), time_us("cpu_ticks")]
+    return [*cells, count("statements"), time_us("pg_ticks")] if "server" in cases else cells
+
+
+def per_delivery(runs, value, digits):
+    try:
+        return f"{median(runs, lambda run: value(run) / run['arrivals']):.{digits}f}"
+    except ZeroDivisionError:
+        return "-"
+    except TypeError:
+        return "n/a"  # The sender does not count it.
 
 
 def latency(cases):
     relay = cases.get("relay-paced", {})
-    head = ["", "arrivals/s", "p50 ms", "of relay", "p95 ms", "of relay", "p99 ms", "of relay", "txn/dlv", "µs CPU/dlv"]
+    head = ["", "arrivals/s", "p50 ms", "of relay", "p95 ms", "of relay", "p99 ms", "of relay", *costs(cases)]
     body = []
     for case in filter(cases.get, PACED):
         runs = cases[case]
@@ -89,7 +108,7 @@ def latency(cases):
         for p in ("p50", "p95", "p99"):
             value = lambda run, p=p: run["arrival_ms"][p]
             row += [f"{median(runs, value):.2f}", against(runs, relay, value)]
-        body.append(row + cost(runs))
+        body.append(row + cost(cases, runs))
     rows("1,000 events/s; latency counts from the scheduled time", head, body)
 
 
@@ -139,6 +158,46 @@ def start(cases):
         rows("From exec to ready", ["", "median ms", "worst ms"], body)
 
 
+def beside(cases, base, other):
+    """The rows of two cases, given with their titles, of which the second is held against the first."""
+    speed = lambda run: run["arrivals_per_s"]
+    body = []
+    for case, title in (base, other):
+        runs = cases[case]
+        body.append([
+            title,
+            f"{median(runs, lambda run: run['acks_per_s']):,.0f}",
+            f"{median(runs, speed):,.0f}",
+            against(runs, cases[base[0]], speed),
+            *(f"{median(runs, lambda run, p=p: run['arrival_ms'][p]):.2f}" for p in ("p50", "p95", "p99")),
+            *cost(cases, runs),
+        ])
+    return body
+
+
+def split(cases):
+    if "split-full" in cases:
+        head = ["", "acks/s", "arrivals/s", "of one node", "p50 ms", "p95 ms", "p99 ms", *costs(cases)]
+        for what, title in (("full", "full load"), ("paced", "1,000 events/s")):
+            body = beside(cases, (f"redrive-{what}", "one node"), (f"split-{what}", "API and worker"))
+            rows(f"API and worker apart: {title}", head, body)
+
+
+def history(cases):
+    if "history-full" in cases:
+        head = ["", "acks/s", "arrivals/s", "of empty", "p50 ms", "p95 ms", "p99 ms", *costs(cases)]
+        filled = cases.get("filled", {}).get(1, {"deliveries": 0, "database_bytes": 0})
+        past = f"{filled['deliveries']:,} deliveries, {filled['database_bytes'] / 1e9:.1f} GB"
+        body = beside(cases, ("redrive-full", "empty tables"), ("history-full", past))
+        rows("A past in the tables: full load", head, body)
+    if "listings" in cases:
+        body = [
+            [page["query"], str(page["rows"]), f"{page['median_ms']:.2f}", f"{page['worst_ms']:.2f}"]
+            for page in cases["listings"][1]["listings"]
+        ]
+        rows("A past in the tables: first pages", ["", "rows", "median ms", "worst ms"], body)
+
+
 def who_did(cases, what):
     """The cases of one scenario, each with who was measured."""
     return [(who, cases[f"{who}-{what}"]) for who in WHOS if f"{who}-{what}" in cases]
@@ -146,7 +205,7 @@ def who_did(cases, what):
 
 def gates_full(cases):
     base = "baseline-full" if "baseline-full" in cases else "redrive-full"
-    head = ["", "acks/s", "arrivals/s", f"of {base.split('-')[0]}", "p50 ms", "p99 ms", "txn/dlv", "µs CPU/dlv"]
+    head = ["", "acks/s", "arrivals/s", f"of {base.split('-')[0]}", "p50 ms", "p99 ms", *costs(cases)]
     body = []
     for who, runs in who_did(cases, "full"):
         speed = lambda run: run["arrivals_per_s"]
@@ -156,7 +215,7 @@ def gates_full(cases):
             f"{median(runs, speed):,.0f}",
             against(runs, cases[base], speed),
             *(f"{median(runs, lambda run, p=p: run['arrival_ms'][p]):.2f}" for p in ("p50", "p99")),
-            *cost(runs),
+            *cost(cases, runs),
         ])
     if body:
         rows("Gates that never close: full load, 64 in flight", head, body)
@@ -240,8 +299,13 @@ def main():
         print(f"{run['kills']} kills: {run['acked']:,} acked, {run['missing']} missing, "
               f"{run['duplicates']} duplicates, {run['errors']} not acknowledged")
         return
-    blocks = [throughput, latency, promises, memory, start]
-    if not any(case.startswith("relay-") for case in cases):
+    if "server" in cases:
+        print(f"PostgreSQL {cases['server'][1]['version']}")
+    if "split-full" in cases or "history-full" in cases:
+        blocks = [split, history, promises]
+    elif any(case.startswith("relay-") for case in cases):
+        blocks = [throughput, latency, promises, memory, start]
+    else:
         blocks = [gates_full, neighbours, storms, idle, promises]
     for block in [*blocks, doubts]:
         block(cases)

@@ -5,6 +5,8 @@
 // A test that cannot go on should panic.
 #![allow(clippy::unwrap_used)]
 
+pub mod fleet;
+
 use std::time::{Duration, SystemTime};
 
 use redrive_core::Time;

@@ -7,12 +7,12 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
+fn files_of_kind(kind: &str, folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            rust_files(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files_of_kind(kind, &path, found);
+        } else if path.extension().is_some_and(|extension| extension == kind) {
             found.push(path);
         }
     }
@@ -22,7 +22,7 @@ fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
 fn code_of(crate_name: &str) -> Vec<(String, String)> {
     let folder = root().join("crates").join(crate_name).join("src");
     let mut files = Vec::new();
-    rust_files(&folder, &mut files);
+    files_of_kind("rs", &folder, &mut files);
     assert!(!files.is_empty(), "no sources in {}", folder.display());
     let code = |path: PathBuf| {
         let text = std::fs::read_to_string(&path).unwrap();
@@ -32,6 +32,13 @@ fn code_of(crate_name: &str) -> Vec<(String, String)> {
         (name, lines.collect::<Vec<_>>().join("\n"))
     };
     files.into_iter().map(code).collect()
+}
+
+/// Whether a word of SQL stands in code in whatever case, not as a part of another word or a method of ours.
+fn says_sql(code: &str, word: &str) -> bool {
+    let code = code.to_lowercase();
+    let apart = |c: char| !c.is_ascii_alphanumeric() && !"_.:".contains(c);
+    code.match_indices(word).any(|(at, _)| code[..at].chars().next_back().is_none_or(apart))
 }
 
 /// Every place outside `allowed` where one of `words` stands in the code of `crates`.
@@ -61,16 +68,28 @@ fn core_does_no_input_or_output() {
         "TcpStream",
         "async fn",
         "rusqlite",
+        "postgres",
     ];
     assert_eq!(strays(&["core"], &words, &[]), [] as [String; 0]);
 }
 
 #[test]
 fn only_the_way_out_opens_connections() {
-    let words =
-        ["TcpStream::connect", "UdpSocket", "UnixStream", "client::conn", "client::legacy", "reqwest"];
-    // The command line may talk to the operator's own server.
-    let allowed = ["egress/", "server/src/cli/remote.rs"];
+    let words = [
+        "TcpStream::connect",
+        "UdpSocket",
+        "UnixStream",
+        "client::conn",
+        "client::legacy",
+        "reqwest",
+        "tokio_postgres::connect",
+        "tokio_postgres::{Client, Config",
+        "NoTls",
+        "config.connect(",
+        "Manager::",
+    ];
+    // The command line may talk to the operator's own server, and the store to the operator's own database.
+    let allowed = ["egress/", "server/src/cli/remote.rs", "store/src/postgres/connect.rs"];
     assert_eq!(strays(&ALL, &words, &allowed), [] as [String; 0]);
 }
 
@@ -88,6 +107,50 @@ fn only_one_file_reads_clocks_and_rolls_dice() {
     // The conformance suite measures, for people to read.
     let allowed = ["engine/src/clock.rs", "store/src/conformance/scale.rs"];
     assert_eq!(strays(&ALL, &words, &allowed), [] as [String; 0]);
+}
+
+/// The words by which SQLite and PostgreSQL tell the time, or roll dice.
+const CLOCKS: [&str; 16] = [
+    "now()",
+    "clock_timestamp",
+    "statement_timestamp",
+    "transaction_timestamp",
+    "timeofday(",
+    "current_timestamp",
+    "current_time",
+    "current_date",
+    "localtimestamp",
+    "localtime",
+    "datetime(",
+    "strftime(",
+    "julianday(",
+    "unixepoch(",
+    "random(",
+    "gen_random_uuid",
+];
+
+#[test]
+fn few_statements_ask_a_database_for_the_time() {
+    let mut found = Vec::new();
+    let mut scripts = Vec::new();
+    files_of_kind("sql", &root().join("crates/store/src"), &mut scripts);
+    assert!(scripts.len() >= 2, "the migrations of both backends");
+    let scripts = scripts.into_iter().map(|path| {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lines = text.lines().map(|line| line.split("--").next().unwrap());
+        (path.file_name().unwrap().display().to_string(), lines.collect::<Vec<_>>().join("\n"))
+    });
+    for (file, code) in code_of("store").into_iter().chain(scripts) {
+        found
+            .extend(CLOCKS.iter().filter(|word| says_sql(&code, word)).map(|word| format!("{file}: {word}")));
+    }
+    found.sort();
+    // Nodes set their clocks by it, and a copy notes when it was begun.
+    let allowed =
+        ["store/src/postgres/import.rs: clock_timestamp", "store/src/postgres/nodes.rs: clock_timestamp"];
+    assert_eq!(found, allowed);
+    assert!(says_sql("SELECT Now()", "now()") && says_sql("(now(), 1)", "now()"));
+    assert!(!says_sql("clock.now() + snow() + Clock::now()", "now()"));
 }
 
 #[test]
@@ -123,10 +186,22 @@ fn dependencies_point_one_way() {
     let order = ["core", "store", "egress", "engine", "server"];
     // What each crate must not know.
     for (name, unknown) in [
-        ("core", &["redrive-store", "redrive-egress", "redrive-engine", "tokio", "hyper", "rusqlite"][..]),
+        (
+            "core",
+            &[
+                "redrive-store",
+                "redrive-egress",
+                "redrive-engine",
+                "tokio",
+                "hyper",
+                "rusqlite",
+                "tokio-postgres",
+            ][..],
+        ),
         ("store", &["redrive-egress", "redrive-engine", "hyper"]),
-        ("egress", &["redrive-store", "redrive-engine", "rusqlite"]),
-        ("engine", &["axum", "rusqlite"]),
+        ("egress", &["redrive-store", "redrive-engine", "rusqlite", "tokio-postgres"]),
+        ("engine", &["axum", "rusqlite", "tokio-postgres"]),
+        ("server", &["rusqlite", "tokio-postgres"]),
     ] {
         assert!(order.contains(&name));
         let manifest = std::fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).unwrap();

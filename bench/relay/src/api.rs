@@ -1,6 +1,6 @@
 //! The publishers' side: `POST` an event, be answered 202 when it is durable.
-//! A `GET` is answered with the number of commits, so that the benchmark can ask it what it asks Redrive,
-//! and creating a webhook is agreed to and forgotten: there is only the one receiver.
+//! A `GET` is answered with the numbers of commits and statements, so that the benchmark can ask it what it
+//! asks Redrive, and creating a webhook is agreed to and forgotten: there is only the one receiver.
 
 use std::{convert::Infallible, error::Error, sync::Arc, time::SystemTime};
 
@@ -50,7 +50,7 @@ pub(crate) async fn serve(
 
 async fn answer(request: Request<Incoming>, writer: &Writer, room: &Semaphore) -> Answer {
     if request.method() == Method::GET {
-        return plain(StatusCode::OK, format!("redrive_store_commits_total {}\n", writer.commits()));
+        return plain(StatusCode::OK, metrics(writer));
     }
     if request.uri().path() == "/v1/webhooks" {
         return plain(StatusCode::CREATED, String::new());
@@ -62,6 +62,11 @@ async fn answer(request: Request<Incoming>, writer: &Writer, room: &Semaphore) -
         Ok(event) => plain(StatusCode::ACCEPTED, format!(r#"{{"id":"{event}"}}"#)),
         Err(status) => plain(status, String::new()),
     }
+}
+
+fn metrics(writer: &Writer) -> String {
+    let (commits, statements) = (writer.commits(), writer.statements());
+    format!("redrive_store_commits_total {commits}\nredrive_store_statements_total {statements}\n")
 }
 
 /// Answers with the event's id once it is on disk.

@@ -11,7 +11,7 @@ mod api;
 mod sender;
 mod writer;
 
-use std::{error::Error, net::SocketAddr, path::PathBuf, sync::Arc};
+use std::{error::Error, net::SocketAddr, sync::Arc};
 
 use clap::Parser;
 use hyper::Uri;
@@ -32,32 +32,31 @@ struct Options {
     /// Where publishers post events.
     #[arg(long, default_value = "127.0.0.1:8090")]
     listen: SocketAddr,
-    /// The SQLite file, created where it is missing.
+    /// The SQLite file, created where it is missing, or the URL of a PostgreSQL database, `postgres://…`.
     #[arg(long, default_value = "reference-relay.db")]
-    database: PathBuf,
+    database: String,
     /// Where every event is delivered.
     #[arg(long, default_value = "http://127.0.0.1:9321/hook/0")]
     sink: Uri,
-    /// Threads for HTTP, beside the writer's. One is fastest on two cores that publishers and receiver share.
+    /// Threads for HTTP; SQLite has one more. One is fastest on two cores that publishers and receiver share.
     #[arg(long, default_value_t = 1)]
     threads: usize,
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
     let options = Options::parse();
-    let store = writer::open(&options.database)?;
     let runtime = if options.threads == 1 {
         tokio::runtime::Builder::new_current_thread().enable_all().build()?
     } else {
         tokio::runtime::Builder::new_multi_thread().worker_threads(options.threads).enable_all().build()?
     };
-    runtime.block_on(run(options, store))
+    runtime.block_on(run(options))
 }
 
-async fn run(options: Options, store: rusqlite::Connection) -> Result<(), Box<dyn Error>> {
+async fn run(options: Options) -> Result<(), Box<dyn Error>> {
     let room = Arc::new(Semaphore::new(ROOM));
     let (committed_tx, committed) = mpsc::unbounded_channel();
-    let writer = writer::spawn(store, committed_tx, Arc::clone(&room));
+    let writer = writer::spawn(&options.database, committed_tx, Arc::clone(&room)).await?;
     sender::spawn(&options.sink, committed, &writer);
     let listener = TcpListener::bind(options.listen).await?;
     api::serve(listener, writer, room).await

@@ -73,6 +73,10 @@ impl Inner {
                 self.not_sent(&ready, &pass);
                 self.lost(&ready);
             }
+            Ok(Gate::Late) => {
+                self.not_sent(&ready, &pass);
+                self.give_back(ready);
+            }
             Err(error) => {
                 tracing::warn!(delivery = %ready.id, %error, "the store cannot be asked; the delivery goes back");
                 self.not_sent(&ready, &pass);
@@ -87,6 +91,9 @@ impl Inner {
             let report = Report { call: Call::Ignored, probe: pass.probe, success: None, hold_until: None };
             let changed = self.coordination.report(&pass.hook, report, self.clock.now());
             self.circuit_changed(&pass.hook, &changed);
+            if let Some(moved) = changed.circuit {
+                self.keep_soon(moved.tenant, moved.webhook, moved.saved);
+            }
         }
         self.free_slot(ready);
     }

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use redrive_core::{TenantId, Time, WebhookId, breaker::CircuitState};
+use redrive_core::{
+    TenantId, Time, WebhookId,
+    breaker::{CircuitState, SavedCircuit},
+};
 use redrive_store::StoreError;
 
 use crate::{
@@ -17,7 +20,7 @@ impl Inner {
         if let Some(moved) = &changed.circuit {
             self.act_on(hook, moved);
         } else if changed.trickle.is_some() {
-            let moves = self.dispatch.unpark(hook.whom(), changed.trickle);
+            let moves = self.dispatch.unpark(self.whom(hook), changed.trickle);
             self.carry_out(moves);
         }
         self.gate_alarm.notify_one();
@@ -32,7 +35,7 @@ impl Inner {
         match moved.saved.blocked_until() {
             Some(until) => self.park(hook, Some(until)),
             None => {
-                let moves = self.dispatch.unpark(hook.whom(), moved.trickle);
+                let moves = self.dispatch.unpark(self.whom(hook), moved.trickle);
                 self.carry_out(moves);
             }
         }
@@ -42,8 +45,7 @@ impl Inner {
     }
 
     /// Stores a circuit that moved without an outcome, however long that takes.
-    async fn keep(&self, moved: Moved) {
-        let Moved { webhook, tenant, saved, .. } = moved;
+    async fn keep(&self, tenant: TenantId, webhook: WebhookId, saved: SavedCircuit) {
         while let Err(error) = self.store.set_circuit(tenant.clone(), webhook, saved.clone()).await {
             tracing::warn!(%webhook, %error, "a circuit's state cannot be stored yet");
             if self.stop.is_cancelled() {
@@ -51,7 +53,46 @@ impl Inner {
             }
             tokio::time::sleep(crate::record::OFFER_AGAIN).await;
         }
+        self.coordination.circuit_stored(webhook);
         self.alarm.ring();
+    }
+
+    /// The same, not waited for: whatever else is due now must not wait for the disk.
+    pub(crate) fn keep_soon(self: &Arc<Self>, tenant: TenantId, webhook: WebhookId, saved: SavedCircuit) {
+        let inner = self.clone();
+        self.runtime.spawn(async move { inner.keep(tenant, webhook, saved).await });
+    }
+
+    /// Acts on a circuit that moved without an outcome, and stores it.
+    fn moved(self: &Arc<Self>, hook: &Hook, moved: Moved) {
+        self.act_on(hook, &moved);
+        self.keep_soon(moved.tenant, moved.webhook, moved.saved);
+    }
+
+    /// Something of a webhook is about to be claimed. If its circuit is due to move, then as much of it as may go
+    /// afterwards; but not every node that asks makes the move.
+    pub(crate) fn foresee(self: &Arc<Self>, hook: &Hook) {
+        if self.fleet.is_shared()
+            && let Some(trickle) = self.coordination.foresee(hook, self.clock.now())
+        {
+            let moves = self.dispatch.unpark(self.whom(hook), trickle);
+            self.carry_out(moves);
+        }
+    }
+
+    /// Makes the move of a circuit that is due by now: where there are other nodes, whoever got something to send
+    /// makes it.
+    pub(crate) fn move_on(self: &Arc<Self>, hook: &Hook) {
+        if self.fleet.is_shared()
+            && let Some(moved) = self.coordination.move_on(hook, self.clock.now())
+        {
+            self.moved(hook, moved);
+        }
+    }
+
+    /// Whether the circuit of a webhook is moved by this node: it is at home here, or some of its deliveries are.
+    fn moves_circuit_of(&self, webhook: WebhookId) -> bool {
+        !self.fleet.is_shared() || self.fleet.homes.has(webhook) || self.dispatch.has_any(webhook)
     }
 
     /// Remembers circuits, holds and failures from before a restart. Nothing is sent before that.
@@ -68,7 +109,7 @@ impl Inner {
             if let Some(hook) = hook
                 && let Some(trickle) = self.coordination.reconsider(&hook)
             {
-                self.dispatch.unpark(hook.whom(), Some(trickle));
+                self.dispatch.unpark(self.whom(&hook), Some(trickle));
             }
         }
         Ok(())
@@ -79,19 +120,15 @@ impl Inner {
         loop {
             let now = self.clock.now();
             let find = |webhook| self.registry.hook(webhook);
-            let (moved, half_open) = self.coordination.tick(now, &find);
-            for hook in half_open {
+            let ours = |webhook| self.moves_circuit_of(webhook);
+            let ticked = self.coordination.tick(now, &find, &ours);
+            for hook in ticked.half_open {
                 // A probe may have been lost: another one takes its place.
-                let moves = self.dispatch.unpark(hook.whom(), self.coordination.reconsider(&hook));
+                let moves = self.dispatch.unpark(self.whom(&hook), self.coordination.reconsider(&hook));
                 self.carry_out(moves);
             }
-            for moved in moved {
-                if let Some(hook) = find(moved.webhook) {
-                    self.act_on(&hook, &moved);
-                }
-                // Not waited for: whatever else is due now must not wait for the disk.
-                let inner = self.clone();
-                self.runtime.spawn(async move { inner.keep(moved).await });
+            for (hook, moved) in ticked.moved {
+                self.moved(&hook, moved);
             }
             let moves = self.dispatch.wake_up(now);
             self.carry_out(moves);
@@ -118,6 +155,10 @@ impl Engine {
         if hook.tenant.id != *tenant {
             return Ok(false);
         }
+        if inner.fleet.is_shared() {
+            // Another node may have moved it just now.
+            inner.learn([webhook].into()).await?;
+        }
         if let Some(moved) = inner.coordination.act(&hook, action, inner.clock.now()) {
             inner.act_on(&hook, &moved);
             let stored = inner.store.set_circuit(moved.tenant.clone(), webhook, moved.saved.clone()).await;
@@ -125,10 +166,10 @@ impl Engine {
             inner.gate_alarm.notify_one();
             if let Err(error) = stored {
                 // It holds here already: it is stored as soon as that is possible, whatever the caller hears.
-                let inner = inner.clone();
-                self.0.runtime.spawn(async move { inner.keep(moved).await });
+                inner.keep_soon(moved.tenant, webhook, moved.saved);
                 return Err(error);
             }
+            inner.coordination.circuit_stored(webhook);
         }
         Ok(true)
     }

@@ -97,17 +97,18 @@ impl Inner {
                 return Ok(found.next);
             }
             for (tenant, webhook) in found.expired {
-                let disable = |webhook: &mut Webhook| -> Result<(), std::convert::Infallible> {
-                    // It may have been given more time since.
-                    if webhook.state.gets_events() && webhook.spec.expires_at.is_some_and(|at| at <= now) {
-                        webhook.state = WebhookState::Disabled(EXPIRED.into());
+                let disable = |webhook: &mut Webhook| {
+                    // It may have been given more time since, or another node was faster.
+                    let over = webhook.spec.expires_at.is_some_and(|at| at <= now);
+                    if !webhook.state.gets_events() || !over {
+                        return Err(());
                     }
+                    webhook.state = WebhookState::Disabled(EXPIRED.into());
                     Ok(())
                 };
                 match Engine(self.clone()).change_webhook(&tenant, webhook, disable).await {
-                    Ok(_) | Err(ChangeError::Missing) => {}
+                    Ok(_) | Err(ChangeError::Missing | ChangeError::Refused(())) => {}
                     Err(ChangeError::Store(error)) => return Err(error),
-                    Err(ChangeError::Refused(never)) => match never {},
                 }
             }
         }

@@ -30,6 +30,8 @@ pub(crate) enum Gate {
     Poison,
     /// It is not ours any more.
     Lost,
+    /// It may not be ours any more.
+    Late,
 }
 
 /// The longest that a webhook is turned away without asking again. Whatever blocks it for longer is in the
@@ -70,19 +72,22 @@ impl Inner {
 
     /// Sends nothing to a webhook that is blocked until then, or nobody knows how long.
     pub(crate) fn park(self: &Arc<Self>, hook: &Hook, until: Option<Time>) {
-        let moves = self.dispatch.park(hook.whom(), parked_until(until, self.clock.now()));
+        let moves = self.dispatch.park(self.whom(hook), parked_until(until, self.clock.now()));
         self.carry_out(moves);
         self.gate_alarm.notify_one();
     }
 
     /// Asks for all of them at once and starts those that may go. Gives those that may not.
     fn start(self: &Arc<Self>, start: Vec<Ready>) -> Vec<Refused> {
+        if !self.fleet.may_send() {
+            return start.into_iter().map(|ready| Refused { ready, how: Refusal::Silence }).collect();
+        }
         let now = self.clock.now();
         let mut known = Vec::with_capacity(start.len());
         for ready in start {
             match self.registry.hook(ready.webhook) {
                 // What is over needs nobody's leave to end, and no token.
-                Some(hook) if end_without_request(&ready, &hook, now).is_some() => {
+                Some(hook) if ready.term.is_over() || end_without_request(&ready, &hook, now).is_some() => {
                     self.spawn(ready, Pass { hook, probe: None, circuit: CircuitState::Closed });
                 }
                 Some(hook) => known.push((ready, hook)),
@@ -163,6 +168,9 @@ impl Inner {
 
     /// Whether a delivery that nothing holds back is to be sent at all.
     pub(crate) async fn gate(&self, ready: &Ready, hook: &Hook) -> Result<Gate, StoreError> {
+        if ready.term.is_over() {
+            return Ok(Gate::Lost);
+        }
         if let Some(next) = end_without_request(ready, hook, self.clock.now()) {
             return Ok(Gate::End(next));
         }
@@ -170,10 +178,11 @@ impl Inner {
             return Ok(Gate::Poison);
         }
         // Only a delivery that has already outlived a node is worth a note of its own before it is sent.
-        if ready.rescues > 0 && !self.store.mark_sending(self.epoch, ready.id).await? {
+        if ready.rescues > 0 && !self.store.mark_sending(ready.term.epoch, ready.id).await? {
             return Ok(Gate::Lost);
         }
-        Ok(Gate::Go)
+        // Getting here may have taken its time.
+        Ok(if self.fleet.may_send() { Gate::Go } else { Gate::Late })
     }
 }
 

@@ -5,6 +5,9 @@
 //! Beside it: `coordination` is what the gate asks, `circuit` moves circuits, `expiry` ends what waited for too
 //! long, `health` counts, `waiting` says in words what a delivery waits for.
 //!
+//! Among other nodes on the same store: `fleet` beats and takes over from the dead, `follow` learns what others
+//! changed, `homes` are webhooks that one node alone sends to, `shares` divides what all use together.
+//!
 //! The engine carries out what `redrive-core` decides and `redrive-store` remembers. Only `record` writes
 //! outcomes, only `queue` claims, only `clock` reads a clock or rolls dice.
 
@@ -14,18 +17,24 @@ pub mod clock;
 mod coordination;
 mod dispatch;
 mod expiry;
+mod fleet;
+mod follow;
 mod gate;
 mod health;
+mod homes;
 mod ids;
 mod metrics;
 mod publish;
 mod queue;
 mod record;
 mod registry;
+mod release;
 mod replay;
 mod schedule;
 mod settings;
+mod shares;
 mod supervisor;
+mod tenancy;
 mod waiting;
 mod webhooks;
 
@@ -45,12 +54,13 @@ pub use publish::{Draft, PublishError, Receipt};
 pub use registry::{Hook, Registry};
 pub use replay::{ReplayError, ReplayTo};
 pub use settings::Settings;
+pub use tenancy::Tenancy;
 pub use waiting::{GateView, Waiting};
 pub use webhooks::ChangeError;
 
 use crate::{
-    clock::Clock, coordination::Coordination, dispatch::Dispatch, health::Health, record::Kept,
-    schedule::Alarm,
+    clock::Clock, coordination::Coordination, dispatch::Dispatch, fleet::Fleet, health::Health, record::Kept,
+    schedule::Alarm, shares::Shares,
 };
 
 /// The running data path. Cheap to clone; see [`Engine::start`], [`Engine::drain`] and [`Engine::stop`].
@@ -78,9 +88,10 @@ struct Inner {
     kept: Kept,
     /// When the scheduler looks again.
     alarm: Alarm,
-    epoch: Epoch,
-    /// This node's name and epoch, shown with every attempt.
-    worker: Arc<str>,
+    /// This node among others, and the epoch that it has now.
+    fleet: Fleet,
+    /// Its part of what all use together.
+    shares: Arc<Shares>,
     runtime: tokio::runtime::Handle,
     /// Cuts requests off at the end of a drain.
     cut: tokio_util::sync::CancellationToken,
@@ -102,6 +113,11 @@ impl Engine {
     /// The store underneath.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.0.store
+    }
+
+    /// The epoch that this node has now.
+    pub fn epoch(&self) -> Epoch {
+        self.0.fleet.term().epoch
     }
 
     /// How full this node is.

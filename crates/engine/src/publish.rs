@@ -20,11 +20,14 @@ use tokio::sync::oneshot;
 use crate::{
     Engine, Inner, clock,
     dispatch::Ready,
+    fleet::Term,
     registry::{FanOut, Hook},
 };
 
 /// How often a fan-out is made again when webhooks keep changing under it.
 const MAX_FAN_OUTS: usize = 20;
+/// How often a publish waits for another epoch.
+const MAX_RENEWALS: usize = 3;
 
 /// An event to be published.
 #[derive(Clone, Debug)]
@@ -104,6 +107,7 @@ impl Engine {
         let (event, only) = inner.event(draft);
         event.validate()?;
         let event = Arc::new(event);
+        let mut renewals = 0;
         for _ in 0..MAX_FAN_OUTS {
             let store = &*inner.store;
             let subject = event.subject.as_deref();
@@ -112,7 +116,8 @@ impl Engine {
             let Some(mut fan_out) = fan_out else { return Err(PublishError::NoTenant) };
             fan_out.hooks.retain(|hook| !hook.has_expired(event.timestamp));
             let deliveries = fan_out.hooks.len();
-            match inner.commit(&event, fan_out).await? {
+            let term = inner.fleet.term();
+            match inner.commit(&term, &event, fan_out).await? {
                 Published::ConfigChanged => inner.registry.refresh(store, &event.tenant).await?,
                 Published::New { sequence_number } => {
                     inner.metrics.published.inc();
@@ -136,7 +141,13 @@ impl Engine {
                 }
                 Published::KeyReused { event } => return Err(PublishError::KeyReused(event)),
                 Published::NoTenant => return Err(PublishError::NoTenant),
-                Published::Fenced => return Err(StoreError::Fenced.into()),
+                Published::Fenced => {
+                    renewals += 1;
+                    if renewals > MAX_RENEWALS || !inner.renewed(&term).await {
+                        return Err(StoreError::Fenced.into());
+                    }
+                    true
+                }
             };
         }
         Err(PublishError::Store(StoreError::Unavailable("the tenant's webhooks keep changing".into())))
@@ -170,7 +181,12 @@ impl Inner {
     }
 
     /// Commits an event with one fan-out and hands over what is born leased.
-    async fn commit(self: &Arc<Self>, event: &Arc<Event>, fan_out: FanOut) -> Result<Published, StoreError> {
+    async fn commit(
+        self: &Arc<Self>,
+        term: &Arc<Term>,
+        event: &Arc<Event>,
+        fan_out: FanOut,
+    ) -> Result<Published, StoreError> {
         let began = clock::ticks();
         let planned = self.plan(event, fan_out.hooks);
         let new = NewEvent {
@@ -180,7 +196,7 @@ impl Inner {
                 expires_at: event.timestamp + self.settings.idempotency_window,
             }),
             config_version: fan_out.version,
-            epoch: self.epoch,
+            epoch: term.epoch,
             deliveries: planned
                 .iter()
                 .map(|planned| NewDelivery {
@@ -193,9 +209,9 @@ impl Inner {
                 .collect(),
         };
         let (answer, answered) = oneshot::channel();
-        let (inner, event) = (self.clone(), event.clone());
+        let (inner, event, term) = (self.clone(), event.clone(), term.clone());
         let done = Box::new(move |result: Result<Published, StoreError>| {
-            inner.committed(&event, planned, began, &result);
+            inner.committed(&term, &event, planned, began, &result);
             // The publisher may have gone away; its event is published all the same.
             let _ = answer.send(result);
         });
@@ -212,7 +228,7 @@ impl Inner {
             let wait = hook.policy.first_delay();
             let birth = if !wait.is_zero() {
                 Birth::Waiting(event.timestamp + wait)
-            } else if may_go(&hook, &lane) && self.dispatch.reserve(hook.whom(), &lane, weight) {
+            } else if self.may_go(&hook, &lane) && self.dispatch.reserve(self.whom(&hook), &lane, weight) {
                 Birth::Leased
             } else {
                 Birth::Waiting(event.timestamp)
@@ -225,13 +241,14 @@ impl Inner {
 
     fn committed(
         self: &Arc<Self>,
+        term: &Arc<Term>,
         event: &Arc<Event>,
         planned: Vec<Planned>,
         began: Duration,
         result: &Result<Published, StoreError>,
     ) {
         match result {
-            Ok(Published::New { .. }) => self.hand_over(event, planned, began),
+            Ok(Published::New { .. }) => self.hand_over(term, event, planned, began),
             _ => {
                 let weight = event.weight();
                 for planned in planned.iter().filter(|planned| planned.birth == Birth::Leased) {
@@ -244,11 +261,17 @@ impl Inner {
         }
     }
 
-    fn hand_over(self: &Arc<Self>, event: &Arc<Event>, planned: Vec<Planned>, began: Duration) {
+    fn hand_over(
+        self: &Arc<Self>,
+        term: &Arc<Term>,
+        event: &Arc<Event>,
+        planned: Vec<Planned>,
+        began: Duration,
+    ) {
         for planned in &planned {
             if let Birth::Waiting(due) = planned.birth {
                 self.alarm.ring_at(due);
-                if due <= event.timestamp && may_go(&planned.hook, &planned.lane) {
+                if due <= event.timestamp && self.may_go(&planned.hook, &planned.lane) {
                     let moves = self.dispatch.fell_behind(planned.hook.id, &planned.lane);
                     self.carry_out(moves);
                 }
@@ -257,6 +280,7 @@ impl Inner {
         let leased =
             planned.into_iter().filter(|planned| planned.birth == Birth::Leased).map(|planned| Ready {
                 id: planned.id,
+                term: term.clone(),
                 webhook: planned.hook.id,
                 lane: planned.lane,
                 event: event.clone(),
@@ -271,10 +295,13 @@ impl Inner {
         let moves = self.dispatch.admit(leased);
         self.carry_out(moves);
     }
-}
 
-/// Whether a delivery may be sent as it is born, as far as its webhook and its lane go. An order is sent from
-/// the store alone, where the sequence is.
-fn may_go(hook: &Hook, lane: &Lane) -> bool {
-    hook.state == WebhookState::Active && hook.tenant.is_served() && !lane.is_ordered()
+    /// Whether a delivery may be sent as it is born, as far as its webhook and its lane go. An order is sent from
+    /// the store alone, where the sequence is; and so is what one of several nodes alone may send.
+    fn may_go(&self, hook: &Hook, lane: &Lane) -> bool {
+        hook.state == WebhookState::Active
+            && hook.tenant.is_served()
+            && !lane.is_ordered()
+            && !self.needs_home(hook)
+    }
 }

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use redrive_core::{
-    DeliveryId, DeliveryStatus, FailureCategory, Time,
-    breaker::Call,
+    DeliveryStatus, FailureCategory, Time,
+    breaker::{Call, SavedCircuit},
     decide::{Decided, Decision, Situation, decide, has_failed_for_too_long},
     lane::Lane,
     outcome::{SendFailure, Verdict, classify},
@@ -30,9 +30,6 @@ use crate::{
 
 /// How long to wait before outcomes are offered to a failed store again.
 pub(crate) const OFFER_AGAIN: Duration = Duration::from_millis(200);
-
-/// Deliveries handed back in one transaction.
-pub(crate) const HAND_BACK: usize = 1_000;
 
 /// Why a webhook is disabled whose endpoint is gone.
 const GONE: &str = "the endpoint answered 410 Gone";
@@ -77,7 +74,7 @@ impl Inner {
         };
         let attempt = self.describe(&ready, &pass, tried, &verdict, &decided);
         let outcome = Outcome {
-            epoch: self.epoch,
+            epoch: ready.term.epoch,
             delivery: ready.id,
             tenant: ready.event.tenant.clone(),
             webhook: ready.webhook,
@@ -134,7 +131,7 @@ impl Inner {
     /// Records the end of a delivery that was not sent.
     pub(crate) fn record_end(self: &Arc<Self>, ready: Ready, next: Next) {
         let outcome = Outcome {
-            epoch: self.epoch,
+            epoch: ready.term.epoch,
             delivery: ready.id,
             tenant: ready.event.tenant.clone(),
             webhook: ready.webhook,
@@ -152,40 +149,10 @@ impl Inner {
     pub(crate) fn lost(self: &Arc<Self>, ready: &Ready) {
         tracing::warn!(delivery = %ready.id, "the lease was lost; another node has the delivery");
         self.metrics.fenced.inc();
-        self.settle(ready, false);
-    }
-
-    /// Puts a delivery back into the store without an outcome, however long that takes.
-    pub(crate) fn give_back(self: &Arc<Self>, ready: Ready) {
-        let inner = self.clone();
-        self.runtime.spawn(async move {
-            inner.release(vec![(ready.id, ready.due)]).await;
-            inner.settle(&ready, true);
-            inner.alarm.ring();
-        });
-    }
-
-    /// Puts queued deliveries back into the store; their room is taken until they are there.
-    pub(crate) fn hand_back(self: &Arc<Self>, deliveries: Vec<Ready>) {
-        let inner = self.clone();
-        self.runtime.spawn(async move {
-            for part in deliveries.chunks(HAND_BACK) {
-                inner.release(part.iter().map(|ready| (ready.id, ready.due)).collect()).await;
-                for ready in part {
-                    inner.dispatch.unreserve(ready.webhook, &ready.lane, 1, ready.event.weight());
-                }
-            }
-            inner.alarm.ring();
-        });
-    }
-
-    async fn release(&self, deliveries: Vec<(DeliveryId, Time)>) {
-        while self.store.release(self.epoch, self.clock.now(), deliveries.clone()).await.is_err() {
-            if self.stop.is_cancelled() {
-                return;
-            }
-            tokio::time::sleep(OFFER_AGAIN).await;
+        if !ready.term.is_over() {
+            self.fleet.alarm();
         }
+        self.settle(ready, false);
     }
 
     /// Why nothing more is sent to this webhook, if so. It was known at the gate: if it no longer is, it was
@@ -236,7 +203,7 @@ impl Inner {
                 _ => None,
             },
             circuit: pass.circuit,
-            worker: self.worker.clone(),
+            worker: ready.term.worker.clone(),
         };
         match tried.exchange.result {
             Ok(answered) => {
@@ -268,7 +235,10 @@ impl Inner {
             // Whatever followed from it may not have been done.
             Ok(Recorded::Again) => self.done(&pending, pending.outcome.disable.is_some()),
             Ok(Recorded::CancelRequested(reason)) => self.decide_again(pending, reason),
-            Ok(Recorded::Fenced) => self.lost(&pending.ready),
+            Ok(Recorded::Fenced) => {
+                self.keep_effects(&pending.outcome);
+                self.lost(&pending.ready);
+            }
             // Never to be stored as it is: without its details it can be.
             Err(StoreError::Refused(why)) => self.without_details(pending, &why),
             Err(_) => {
@@ -278,9 +248,29 @@ impl Inner {
         }
     }
 
+    /// An outcome is not recorded. What it has shown of its endpoint's circuit is no less true.
+    fn keep_effects(self: &Arc<Self>, outcome: &Outcome) {
+        if let Some(circuit) = &outcome.effects.circuit {
+            self.keep_soon(outcome.tenant.clone(), outcome.webhook, SavedCircuit::clone(circuit));
+        }
+        if outcome.effects.failing.is_some() {
+            self.coordination.failing_stored(outcome.webhook);
+        }
+    }
+
+    fn effects_stored(&self, outcome: &Outcome) {
+        if outcome.effects.circuit.is_some() {
+            self.coordination.circuit_stored(outcome.webhook);
+        }
+        if outcome.effects.failing.is_some() {
+            self.coordination.failing_stored(outcome.webhook);
+        }
+    }
+
     fn done(self: &Arc<Self>, pending: &Pending, disabled: bool) {
         self.metrics.store_up.set(1);
         let outcome = &pending.outcome;
+        self.effects_stored(outcome);
         let status = match &outcome.next {
             Next::Delivered => DeliveryStatus::Delivered,
             Next::Retry { due } => {
@@ -305,7 +295,7 @@ impl Inner {
     }
 
     /// The delivery is out of our hands. If it still waits, so does what comes after it in its order.
-    fn settle(self: &Arc<Self>, ready: &Ready, still_waits: bool) {
+    pub(crate) fn settle(self: &Arc<Self>, ready: &Ready, still_waits: bool) {
         let moves = self.dispatch.settled(ready, still_waits);
         self.carry_out(moves);
         if matches!(ready.lane, Lane::Free { retry: true, .. }) {
@@ -341,6 +331,7 @@ impl Inner {
             // Its lease stays in the store: the next start finds and sends it again.
             _ => {
                 tracing::error!(delivery = %ready.id, why, "an outcome cannot be recorded");
+                self.keep_effects(&outcome);
                 self.settle(&ready, true);
             }
         }

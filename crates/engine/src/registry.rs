@@ -5,10 +5,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, OnceLock},
 };
 
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -24,13 +21,12 @@ use redrive_core::{
     retry::{RetryConfig, RetryPolicy},
     signature::{LiveSecret, SignatureConfig},
     subscription::{Interest, Subscriptions},
-    tenant::TenantRules,
     webhook::{Webhook, WebhookState},
 };
 use redrive_egress::Target;
 use redrive_store::{Store, StoreError};
 
-use crate::{dispatch::Whom, ids::ById, settings::Settings};
+use crate::{ids::ById, settings::Settings, shares::Shares, tenancy::Tenancy};
 
 /// Webhooks read at one go.
 const PAGE: usize = 64;
@@ -134,63 +130,9 @@ impl Hook {
         self.expires_at.is_some_and(|at| at <= now)
     }
 
-    pub(crate) fn whom(&self) -> Whom<'_> {
-        Whom {
-            webhook: self.id,
-            tenant: &self.tenant.id,
-            max_in_flight: self.max_in_flight as usize,
-            tenant_max_in_flight: self.tenant.max_in_flight(),
-        }
-    }
-}
-
-/// What holds for everything of one tenant, as it is now.
-#[derive(Debug)]
-pub struct Tenancy {
-    /// The tenant.
-    pub id: TenantId,
-    rules: RwLock<TenantRules>,
-    served: AtomicBool,
-    default_rate: Option<RateLimit>,
-    default_max_in_flight: usize,
-}
-
-impl Tenancy {
-    fn new(id: TenantId, settings: &Settings) -> Self {
-        let tenancy = Self {
-            id,
-            rules: RwLock::default(),
-            served: AtomicBool::default(),
-            default_rate: settings.tenant_rate_limit,
-            default_max_in_flight: settings.tenant_max_in_flight.unwrap_or(usize::MAX),
-        };
-        tenancy.set(TenantRules::default(), settings);
-        tenancy
-    }
-
-    fn set(&self, rules: TenantRules, settings: &Settings) {
-        self.served.store(settings.pools.iter().any(|pool| pool == rules.pool()), Relaxed);
-        *self.rules.write() = rules;
-    }
-
-    /// How fast is sent for it.
-    pub(crate) fn rate_limit(&self) -> Option<RateLimit> {
-        self.rules.read().rate_limit.or(self.default_rate)
-    }
-
-    /// Requests at once.
-    pub(crate) fn max_in_flight(&self) -> usize {
-        self.rules.read().max_in_flight.map_or(self.default_max_in_flight, |most| most as usize)
-    }
-
-    /// Whether this node sends for it.
-    pub(crate) fn is_served(&self) -> bool {
-        self.served.load(Relaxed)
-    }
-
-    /// The pool that sends for it.
-    pub(crate) fn pool(&self) -> String {
-        self.rules.read().pool().to_owned()
+    /// Whether its time will be over at some point.
+    pub(crate) fn expires(&self) -> bool {
+        self.expires_at.is_some()
     }
 }
 
@@ -245,6 +187,7 @@ pub struct Registry {
     tenants: RwLock<HashMap<TenantId, Arc<RwLock<Config>>>>,
     by_id: RwLock<ById<WebhookId, Known>>,
     tenancies: RwLock<HashMap<TenantId, Arc<Tenancy>>>,
+    shares: Arc<Shares>,
     defaults: Defaults,
 }
 
@@ -256,13 +199,14 @@ struct Defaults {
 }
 
 impl Registry {
-    pub(crate) fn new(settings: Settings) -> Self {
+    pub(crate) fn new(settings: Settings, shares: Arc<Shares>) -> Self {
         let defaults = Defaults {
             retry: Arc::new(settings.retry.clone()),
             breaker: Arc::new(settings.breaker),
             settings,
         };
-        Self { tenants: RwLock::default(), by_id: RwLock::default(), tenancies: RwLock::default(), defaults }
+        let (tenants, by_id, tenancies) = Default::default();
+        Self { tenants, by_id, tenancies, shares, defaults }
     }
 
     /// Checks what a webhook says about retries and its circuit against this server's defaults.
@@ -279,7 +223,10 @@ impl Registry {
         let mut tenancies = self.tenancies.write();
         tenancies
             .entry(tenant.clone())
-            .or_insert_with(|| Arc::new(Tenancy::new(tenant.clone(), &self.defaults.settings)))
+            .or_insert_with(|| {
+                let settings = &self.defaults.settings;
+                Arc::new(Tenancy::new(tenant.clone(), settings, self.shares.clone()))
+            })
             .clone()
     }
 
@@ -296,6 +243,11 @@ impl Registry {
     /// Whether a tenant is known to exist.
     pub fn knows(&self, tenant: &TenantId) -> bool {
         self.tenants.read().contains_key(tenant)
+    }
+
+    /// Every tenant that is known to exist.
+    pub(crate) fn tenants(&self) -> Vec<TenantId> {
+        self.tenants.read().keys().cloned().collect()
     }
 
     /// A webhook by its id, if it is known and not deleted.
@@ -357,7 +309,7 @@ impl Registry {
             let known = self.tenants.read().get(tenant).map_or(0, |config| config.read().version);
             let changes = store.config_changes(tenant.clone(), known, PAGE).await?;
             let Some(changes) = changes else { return Ok(false) };
-            self.tenancy(tenant).set(changes.rules, &self.defaults.settings);
+            self.tenancy(tenant).set(changes.rules);
             self.apply(tenant, known, changes.version, changes.webhooks);
             if !changes.more {
                 return Ok(true);

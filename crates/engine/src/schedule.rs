@@ -9,13 +9,15 @@ use std::{
 };
 
 use redrive_core::Time;
-use redrive_store::Epoch;
+use redrive_store::{Epoch, StoreError};
 use tokio::sync::Notify;
 
 use crate::{Inner, queue::Round};
 
 /// The longest time between two looks, should a ring ever be missed.
 const LONGEST_NAP: Duration = Duration::from_secs(5);
+/// The same where other nodes make work, and the store's hint of it may be lost.
+const LONGEST_NAP_OF_MANY: Duration = Duration::from_secs(1);
 /// After a failure of the store.
 const AFTER_FAILURE: Duration = Duration::from_millis(500);
 /// Deliveries moved by one step of a rescue or a sweep.
@@ -24,6 +26,9 @@ const STEP: usize = 1_000;
 const KEYS: usize = 2_000;
 /// How often expired idempotency keys are forgotten.
 const HOUSEKEEPING: Duration = Duration::from_secs(60);
+/// How far ahead the store makes room for events, and after how many rounds of housekeeping it is asked to.
+pub(crate) const AHEAD: Duration = Duration::from_secs(40 * 24 * 3600);
+const ROUNDS: usize = 60;
 
 /// Wakes the scheduler: at once, or by a time that is earlier than the one it sleeps for.
 pub(crate) struct Alarm {
@@ -59,6 +64,9 @@ impl Inner {
                 Ok(Round::Idle(next)) => next,
                 Err(error) => {
                     tracing::warn!(%error, "due deliveries cannot be claimed now");
+                    if error == StoreError::Fenced {
+                        self.fleet.alarm();
+                    }
                     tokio::time::sleep(AFTER_FAILURE).await;
                     None
                 }
@@ -74,9 +82,10 @@ impl Inner {
         let alarm = &self.alarm;
         let until = until.map_or(i64::MAX, Time::millis);
         let earliest = alarm.set_for.fetch_min(until, Relaxed).min(until);
+        let longest = if self.fleet.is_shared() { LONGEST_NAP_OF_MANY } else { LONGEST_NAP };
         tokio::select! {
             () = self.clock.sleep_until(Time::from_millis(earliest)), if earliest < i64::MAX => {}
-            () = tokio::time::sleep(LONGEST_NAP) => {}
+            () = tokio::time::sleep(longest) => {}
             () = alarm.ringing.notified() => {}
             () = self.stop.cancelled() => {}
         }
@@ -90,7 +99,7 @@ impl Inner {
     /// Takes back what former epochs left behind. On a store that one process has at a time they are all dead.
     pub(crate) async fn rescue_all(self: Arc<Self>) {
         loop {
-            match self.store.others(self.epoch).await {
+            match self.store.others(self.fleet.term().epoch).await {
                 Ok(others) if others.is_empty() => return,
                 Ok(others) => {
                     for dead in others {
@@ -108,7 +117,8 @@ impl Inner {
         }
     }
 
-    async fn rescue(&self, dead: Epoch) {
+    /// Makes what a dead epoch had due again, in small steps.
+    pub(crate) async fn rescue(&self, dead: Epoch) {
         let mut rescued = 0;
         loop {
             let step = match self.store.rescue(dead, self.clock.now(), STEP).await {
@@ -123,7 +133,11 @@ impl Inner {
             self.alarm.ring();
             if step.finished {
                 if rescued > 0 {
-                    tracing::info!(epoch = dead.0, rescued, "deliveries of a former process are due again");
+                    tracing::info!(
+                        epoch = dead.0,
+                        rescued,
+                        "what a dead node or a former process had is due again"
+                    );
                 }
                 return;
             }
@@ -155,12 +169,17 @@ impl Inner {
         }
     }
 
-    /// Forgets idempotency keys that have expired.
+    /// Forgets idempotency keys that have expired, and has room made for what is to come.
     pub(crate) async fn keep_house(self: Arc<Self>) {
-        loop {
+        for round in 1.. {
             tokio::select! {
                 () = tokio::time::sleep(HOUSEKEEPING) => {}
                 () = self.stop.cancelled() => return,
+            }
+            if round % ROUNDS == 0
+                && let Err(error) = self.store.prepare(self.clock.now() + AHEAD).await
+            {
+                tracing::warn!(%error, "the store has made no room for later events yet");
             }
             while matches!(self.store.forget_keys(self.clock.now(), KEYS).await, Ok(KEYS)) {
                 tokio::task::yield_now().await;

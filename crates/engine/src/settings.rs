@@ -2,13 +2,20 @@
 
 use std::time::Duration;
 
-use redrive_core::{breaker::BreakerPolicy, limiter::RateLimit, retry::RetryPolicy, tenant::DEFAULT_POOL};
+use redrive_core::{
+    Role, breaker::BreakerPolicy, limiter::RateLimit, retry::RetryPolicy, tenant::DEFAULT_POOL,
+};
 
 /// Limits and defaults of the data path.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// This node's name, shown with every attempt it makes.
     pub node: String,
+    /// What this node is there for.
+    pub role: Role,
+    /// Where nodes share a store: whoever has not shown for so long that it is alive is dead, and the others take
+    /// over what it had.
+    pub lease: Duration,
     /// Requests under way at once, over all webhooks; one counts until its outcome is stored.
     pub max_in_flight: usize,
     /// Requests under way at once to one webhook that does not say otherwise.
@@ -45,6 +52,8 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             node: "redrive".into(),
+            role: Role::default(),
+            lease: Duration::from_secs(5),
             max_in_flight: 1_000,
             webhook_max_in_flight: 5,
             tenant_max_in_flight: None,
@@ -61,5 +70,12 @@ impl Default for Settings {
             retry: RetryPolicy::default(),
             user_agent: concat!("Redrive/", env!("CARGO_PKG_VERSION")).into(),
         }
+    }
+}
+
+impl Settings {
+    /// The pools that this node sends for; none if it sends nothing.
+    pub(crate) fn served_pools(&self) -> &[String] {
+        if self.role.sends() { &self.pools } else { &[] }
     }
 }

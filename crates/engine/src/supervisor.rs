@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use prometheus_client::registry::Registry as MetricsRegistry;
 use redrive_core::pace::Pace;
 use redrive_egress::Client;
-use redrive_store::{NewNode, Store, StoreError};
+use redrive_store::{Store, StoreError};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -15,9 +15,12 @@ use crate::{
     clock::Clock,
     coordination::Local,
     dispatch::{Bounds, Dispatch},
+    fleet::{self, Fleet},
     health::Health,
-    record::{HAND_BACK, Kept},
-    schedule::Alarm,
+    record::Kept,
+    release::{HAND_BACK, by_epoch},
+    schedule::{AHEAD, Alarm},
+    shares::Shares,
 };
 
 /// How long what was cut off may take to be recorded.
@@ -32,9 +35,15 @@ impl Engine {
         settings: Settings,
         metrics: &mut MetricsRegistry,
     ) -> Result<Self, StoreError> {
-        let epoch = store
-            .join(NewNode { name: settings.node.clone(), pools: settings.pools.clone() }, clock.now())
-            .await?;
+        let shared = store.is_shared();
+        if shared {
+            fleet::set_clock(&*store, &clock).await?;
+        }
+        store.prepare(clock.now() + AHEAD).await?;
+        let joined = fleet::join(&*store, &clock, &settings).await?;
+        // Before anything else is read: whatever changes from here on is told.
+        let mark = store.changes(None).await?.mark;
+        let shares = Arc::new(Shares::new(settings.served_pools(), settings.global_rate_limit));
         let bounds = Bounds {
             max_in_flight: settings.max_in_flight,
             max_items: settings.max_items,
@@ -42,8 +51,9 @@ impl Engine {
             lane_items: settings.lane_items,
         };
         let inner = Arc::new(Inner {
-            registry: Registry::new(settings.clone()),
-            coordination: Box::new(Local::new(settings.global_rate_limit)),
+            registry: Registry::new(settings.clone(), shares.clone()),
+            coordination: Box::new(Local::new(shares.clone())),
+            fleet: Fleet::new(shared, settings.lease, joined),
             health: Health::default(),
             pace: Mutex::new(Pace::default()),
             gate_alarm: Notify::new(),
@@ -52,7 +62,6 @@ impl Engine {
             metrics: Metrics::new(metrics),
             kept: Kept::default(),
             alarm: Alarm::new(),
-            worker: format!("{}#{}", settings.node, epoch.0).into(),
             runtime: tokio::runtime::Handle::current(),
             cut: CancellationToken::new(),
             stop: CancellationToken::new(),
@@ -60,15 +69,25 @@ impl Engine {
             egress,
             clock,
             settings,
-            epoch,
+            shares,
         });
-        inner.restore_gates().await?;
+        if shared {
+            inner.begin_beating().await;
+        }
+        inner.restore_gates().await.inspect_err(|_| inner.stop.cancel())?;
+        if shared {
+            inner.heed_hints();
+            tokio::spawn(inner.clone().keep_following(mark));
+        } else {
+            tokio::spawn(inner.clone().rescue_all());
+        }
         tokio::spawn(inner.clone().keep_gates());
         tokio::spawn(inner.clone().keep_expiring());
         tokio::spawn(inner.clone().keep_counting());
-        tokio::spawn(inner.clone().rescue_all());
         tokio::spawn(inner.clone().sweep_all());
-        tokio::spawn(inner.clone().keep_scheduling());
+        if inner.settings.role.sends() {
+            tokio::spawn(inner.clone().keep_scheduling());
+        }
         tokio::spawn(inner.clone().keep_offering());
         tokio::spawn(inner.clone().keep_house());
         Ok(Self(inner))
@@ -80,9 +99,10 @@ impl Engine {
         let inner = &self.0;
         let queued = inner.dispatch.drain();
         for part in queued.chunks(HAND_BACK) {
-            let ids = part.iter().map(|ready| (ready.id, ready.due)).collect();
-            if let Err(error) = inner.store.release(inner.epoch, inner.clock.now(), ids).await {
-                tracing::warn!(%error, "queued deliveries stay leased; the next start takes them over");
+            for (epoch, ids) in by_epoch(part) {
+                if let Err(error) = inner.store.release(epoch, inner.clock.now(), ids).await {
+                    tracing::warn!(%error, "queued deliveries stay leased; whoever comes next takes them over");
+                }
             }
             for ready in part {
                 inner.dispatch.unreserve(ready.webhook, &ready.lane, 1, ready.event.weight());
@@ -94,7 +114,7 @@ impl Engine {
             inner.cut.cancel();
             if tokio::time::timeout(LAST_WORDS, self.settled()).await.is_err() {
                 tracing::warn!(
-                    "not every outcome could be recorded; the next start takes those deliveries over"
+                    "not every outcome could be recorded; whoever comes next takes those deliveries over"
                 );
             }
         }
@@ -106,8 +126,10 @@ impl Engine {
         let inner = &self.0;
         inner.flush_health().await;
         inner.stop.cancel();
-        if let Err(error) = inner.store.rescue(inner.epoch, inner.clock.now(), usize::MAX >> 1).await {
-            tracing::warn!(%error, "the epoch stays open; the next start ends it");
+        inner.beats_no_more().await;
+        let epoch = inner.fleet.term().epoch;
+        if let Err(error) = inner.store.rescue(epoch, inner.clock.now(), usize::MAX >> 1).await {
+            tracing::warn!(%error, "the epoch stays open; whoever comes next ends it");
         }
     }
 

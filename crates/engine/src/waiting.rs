@@ -9,6 +9,11 @@ use redrive_store::{Delivery, StoreError};
 
 use crate::{Engine, Inner, coordination::Standing, dispatch::Whereabouts, registry::Hook};
 
+/// Said of what is leased, but not to this node.
+const ELSEWHERE: &str = "it is on its way on another node";
+/// Said of what only one node may send, which is not this one.
+const AT_HOME: &str = "it is its turn as soon as the node that sends to this webhook has room";
+
 /// What a pending delivery waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
@@ -41,10 +46,12 @@ impl Engine {
     /// What a pending delivery waits for; none while a request is under way.
     pub async fn waiting(&self, delivery: &Delivery) -> Result<Option<Waiting>, StoreError> {
         let inner = &self.0;
-        if delivery.due.is_none()
-            && inner.dispatch.whereabouts(delivery.webhook, delivery.id) == Some(Whereabouts::Sending)
-        {
-            return Ok(None);
+        if delivery.due.is_none() {
+            match inner.dispatch.whereabouts(delivery.webhook, delivery.id) {
+                Some(Whereabouts::Sending) => return Ok(None),
+                None if inner.fleet.is_shared() => return Ok(Some(capacity(ELSEWHERE))),
+                Some(Whereabouts::Queued) | None => {}
+            }
         }
         let now = inner.clock.now();
         let Some(hook) = inner.registry.find(&*inner.store, delivery.webhook).await? else {
@@ -59,6 +66,7 @@ impl Engine {
             (Some(due), Some(waiting)) if due > now && is_passing(waiting.on) => scheduled(due),
             (_, Some(waiting)) => waiting,
             (Some(due), None) if due > now => scheduled(due),
+            (_, None) if inner.needs_home(&hook) && !inner.fleet.homes.has(hook.id) => capacity(AT_HOME),
             (_, None) => capacity("it is its turn as soon as there is room"),
         }))
     }
@@ -100,17 +108,19 @@ impl Inner {
         now: Time,
     ) -> Option<(WaitingOn, Waiting)> {
         let usage = self.dispatch.usage(hook.id, &hook.tenant.id);
+        let most = self.whom(hook).max_in_flight;
         let slots = |used: usize, most: usize| Slots {
             used: u32::try_from(used).unwrap_or(u32::MAX),
             most: u32::try_from(most).unwrap_or(u32::MAX),
         };
         let facts = Facts {
             state: &hook.state,
-            pool_served: hook.tenant.is_served(),
+            // By whomever, and whether or not it is a part of this node's.
+            pool_served: hook.tenant.is_of_our_pools() || self.fleet.serves(&hook.tenant.pool()),
             held_until: standing.held_until,
             circuit: permit(&standing.circuit, now),
             order: first,
-            webhook_slots: slots(usage.webhook, hook.max_in_flight as usize),
+            webhook_slots: slots(usage.webhook, most),
             tenant_slots: slots(usage.tenant, hook.tenant.max_in_flight()),
             node_slots: slots(usage.node, self.settings.max_in_flight),
             webhook_token: standing.tokens[0],
@@ -128,7 +138,7 @@ impl Inner {
                 (None, Scope::Node) => "the rate limit of this server is used up for now".into(),
             },
             WaitingOn::InFlightLimit => {
-                format!("{} of {} requests to this webhook are under way", usage.webhook, hook.max_in_flight)
+                format!("{} of {most} requests to this webhook are under way", usage.webhook)
             }
             WaitingOn::Order => "another one comes before it in its order and is not over yet".into(),
             WaitingOn::Paused => "the webhook is paused; it goes on when the webhook is resumed".into(),
@@ -137,7 +147,7 @@ impl Inner {
             }
             WaitingOn::Capacity => "this server has as many requests under way as it may have".into(),
             WaitingOn::Pool => {
-                format!("no node that is asked here serves the pool \"{}\"", hook.tenant.pool())
+                format!("no node serves the pool \"{}\"", hook.tenant.pool())
             }
             WaitingOn::Schedule => "its next attempt is not due yet".into(),
         };

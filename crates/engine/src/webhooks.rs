@@ -60,7 +60,11 @@ impl Engine {
                     if was_over && webhook.state.gets_events() {
                         self.0.coordination.forgive(webhook.id);
                     }
-                    self.0.follow(&webhook);
+                    self.0.follow(webhook.id);
+                    if let Some(hook) = self.0.registry.hook(webhook.id) {
+                        // A breaker that was turned off lets go at once.
+                        self.0.move_on(&hook);
+                    }
                     return Ok(webhook);
                 }
                 Changed::Missing => return Err(ChangeError::Missing),
@@ -86,27 +90,35 @@ impl Engine {
             return Ok(false);
         }
         self.0.registry.refresh(&*self.0.store, &id).await?;
-        let most = self.0.registry.tenancy(&id).max_in_flight();
-        let moves = self.0.dispatch.tenant_changed(&id, most);
-        self.0.carry_out(moves);
-        self.0.alarm.ring();
+        self.0.tenant_changed(&id);
         Ok(true)
     }
 }
 
 impl Inner {
-    /// Whatever follows from a change of a webhook.
-    fn follow(self: &Arc<Self>, webhook: &Webhook) {
-        self.call_off(webhook.id, &webhook.state);
-        if webhook.spec.expires_at.is_some() {
+    /// Whatever follows from a change of a tenant's rules, which are known here by now.
+    pub(crate) fn tenant_changed(self: &Arc<Self>, tenant: &TenantId) {
+        let most = self.registry.tenancy(tenant).max_in_flight();
+        let moves = self.dispatch.tenant_changed(tenant, most);
+        self.carry_out(moves);
+        self.alarm.ring();
+    }
+
+    /// Whatever follows from a change of a webhook, which is known here by now.
+    pub(crate) fn follow(self: &Arc<Self>, webhook: WebhookId) {
+        let Some(hook) = self.registry.hook(webhook) else {
+            return self.call_off(webhook, &WebhookState::Deleted);
+        };
+        self.call_off(webhook, &hook.state);
+        if hook.expires() {
             self.expiry_alarm.notify_one();
         }
-        let Some(hook) = self.registry.hook(webhook.id) else { return };
-        if webhook.state == WebhookState::Paused {
+        if hook.state == WebhookState::Paused {
             self.park(&hook, None);
         } else {
+            self.leave_to_home(&hook);
             // If its circuit is open, the next look at it parks it again.
-            let moves = self.dispatch.unpark(hook.whom(), self.coordination.reconsider(&hook));
+            let moves = self.dispatch.unpark(self.whom(&hook), self.coordination.reconsider(&hook));
             self.carry_out(moves);
         }
         self.alarm.ring();

@@ -23,7 +23,7 @@ use redrive_engine::{
     clock::{self, Clock},
 };
 use redrive_store::{
-    LaneKey, LaneRoom, Store,
+    LaneKey, LaneRoom, NewNode, Store,
     sqlite::{Options, Sqlite},
 };
 use redrive_testkit::Receiver;
@@ -128,7 +128,7 @@ async fn a_delivery_that_keeps_killing_its_node_becomes_a_failed_attempt() {
         assert!(store.mark_sending(dead, delivery).await.unwrap());
     }
     let engine = start(store.clone(), clock.clone(), settings()).await;
-    let world = World { engine, store, clock, _folder: folder };
+    let world = World { engine, store, clock, _keep: Arc::new(folder) };
     let waiting = world.until("the failed attempt", |all| all[0].attempt_count == 1).await;
     assert_eq!(receiver.count(), 0, "it was not sent");
     assert!(waiting[0].last_error.as_deref().unwrap().contains("died three times"));

@@ -19,7 +19,7 @@ use std::{
 use redrive_core::{DeliveryStatus, TenantId, breaker::CircuitState, lane::Ordering};
 use redrive_engine::Draft;
 use redrive_testkit::{Gate, Receiver, Reply};
-use world::{SECOND, all_are, breaker, broken, draft, numbers, schedule, settings, world};
+use world::{Dice, SECOND, all_are, breaker, broken, draft, numbers, schedule, settings, world};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failing_order_is_kept_through_an_open_circuit() {
@@ -83,16 +83,6 @@ async fn strict_order_holds_through_failures_and_restarts() {
     order.dedup();
     assert_eq!(order, (0..30).collect::<Vec<_>>(), "each after the one before it was delivered");
     world.assert_settled().await;
-}
-
-/// A small generator of its own, so that a failure shows itself again.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % sides
-    }
 }
 
 /// Publishes, fails, cancels, replays, moves the clock and restarts at random; then lets everything end.

@@ -5,4 +5,5 @@ pub mod app;
 pub mod cli;
 pub mod config;
 mod http;
+mod store;
 mod telemetry;

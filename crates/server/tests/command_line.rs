@@ -36,7 +36,7 @@ fn version_and_help() {
         format!("redrive {}\n", env!("CARGO_PKG_VERSION"))
     );
     let help = stdout(&redrive(folder.path(), &["--help"]));
-    for command in ["dev", "serve", "keys", "config"] {
+    for command in ["dev", "serve", "keys", "migrate", "config"] {
         assert!(help.contains(command), "{help}");
     }
 }
@@ -101,8 +101,8 @@ fn serve_refuses_what_is_unsafe() {
     assert!(short.contains("32 characters"), "{short}");
     let open_dev = said(&["dev", "--listen", "0.0.0.0:0"], &[]);
     assert!(open_dev.contains("loopback only"), "{open_dev}");
-    let postgres = said(&["dev", "--database-url", "postgres://localhost/x"], &[]);
-    assert!(postgres.contains("sqlite:PATH"), "{postgres}");
+    let mysql = said(&["dev", "--database-url", "mysql://localhost/x"], &[]);
+    assert!(mysql.contains("sqlite:PATH or postgres://"), "{mysql}");
     let typo = said(&["dev"], &[("REDRIVE_ADMIN_KEYS", "x")]);
     assert!(typo.contains("did you mean REDRIVE_ADMIN_KEY?"), "{typo}");
 }

@@ -66,6 +66,12 @@ pub enum OpenError {
         /// The version needed.
         known: i64,
     },
+    /// Somebody began to copy an embedded store into it, and has not finished.
+    #[error("a copy into the database at {place} is not finished; run redrive store copy again")]
+    UnfinishedCopy {
+        /// Where it is, without the password.
+        place: String,
+    },
     /// The file is there but is no database of ours, or is broken.
     #[error(
         "{path} cannot be opened: {reason}; check it, or choose another place with --database-url sqlite:PATH"

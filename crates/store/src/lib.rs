@@ -7,6 +7,7 @@ mod batch;
 mod codes;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+pub mod copy;
 mod error;
 mod model;
 pub mod postgres;

@@ -1,61 +1,29 @@
 //! One node: everything in memory, behind one lock that is taken once for a batch.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::Arc,
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use redrive_core::{
     TenantId, Time, WebhookId,
-    breaker::{Circuit, CircuitState, Permit, Transition},
+    breaker::{Circuit, CircuitState, Permit},
     gate::{self, Facts, Slots, Verdict},
     limiter::{Bucket, RateLimit},
 };
 use redrive_store::{Failing, Runtime};
 
-use super::{Ask, Census, Changed, CircuitAction, Coordination, Grant, Moved, Report, Standing};
-use crate::{ids::ById, registry::Hook};
+use super::{
+    Ask, Census, Changed, CircuitAction, Coordination, Grant, Learnt, Moved, Report, Standing, Ticked,
+    known::{Known, Moves},
+};
+use crate::{ids::ById, registry::Hook, shares::Shares};
 
-/// What is known of one webhook. Most have nothing worth knowing and are not here.
-struct Known {
-    tenant: TenantId,
-    circuit: Circuit,
-    bucket: Bucket,
-    held_until: Option<Time>,
-    failing_since: Option<Time>,
-    /// When its circuit moves by itself.
-    next_tick: Option<Time>,
-}
-
-impl Known {
-    fn new(hook: &Hook, now: Time) -> Self {
-        Self {
-            tenant: hook.tenant.id.clone(),
-            circuit: Circuit::new(now),
-            bucket: Bucket::full(),
-            held_until: None,
-            failing_since: None,
-            next_tick: None,
-        }
-    }
-
-    /// What to store of a circuit that has moved.
-    fn moved(&mut self, hook: &Hook, transition: Option<Transition>) -> Option<Moved> {
-        self.next_tick = self.circuit.next_tick(&hook.breaker);
-        transition.map(|transition| Moved {
-            webhook: hook.id,
-            tenant: self.tenant.clone(),
-            transition,
-            saved: self.circuit.saved(),
-            trickle: self.circuit.may_hold(&hook.breaker),
-        })
-    }
-
-    fn is_worthless(&self, hook: &Hook, now: Time) -> bool {
-        self.circuit.is_idle(&hook.breaker, now)
-            && hook.rate_limit().is_none_or(|limit| self.bucket.is_full(&limit, now))
-            && self.held_until.is_none_or(|until| until <= now)
-            && self.failing_since.is_none()
-    }
-}
+/// How long a move that another node should make is left to it. A node that does not know yet that it was made
+/// must not make it once more.
+const LEFT_TO_OTHERS: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
 struct State {
@@ -64,18 +32,20 @@ struct State {
     global: Option<Bucket>,
     /// No circuit moves by itself before this time.
     soonest: Option<Time>,
+    /// How many moves were made here.
+    moves: u64,
 }
 
 /// See the module.
 pub(crate) struct Local {
     state: Mutex<State>,
-    global: Option<RateLimit>,
+    shares: Arc<Shares>,
 }
 
 impl Local {
-    /// With this limit for everything that the node sends.
-    pub(crate) fn new(global: Option<RateLimit>) -> Self {
-        Self { state: Mutex::default(), global }
+    /// With this part of what is sent for all together.
+    pub(crate) fn new(shares: Arc<Shares>) -> Self {
+        Self { state: Mutex::default(), shares }
     }
 }
 
@@ -162,8 +132,9 @@ fn facts(hook: &Hook, now: Time) -> Facts<'_> {
 
 impl Coordination for Local {
     fn admit(&self, asks: &[Ask<'_>], now: Time) -> Vec<Grant> {
+        let global = self.shares.global();
         let state = &mut *self.state.lock();
-        asks.iter().map(|ask| state.admit(ask, self.global, now)).collect()
+        asks.iter().map(|ask| state.admit(ask, global, now)).collect()
     }
 
     fn report(&self, hook: &Hook, report: Report, now: Time) -> Changed {
@@ -184,28 +155,45 @@ impl Coordination for Local {
             }
             _ => None,
         };
+        if circuit.is_some() {
+            known.circuit_moves.made(&mut state.moves);
+        }
+        if failing.is_some() {
+            known.failing_moves.made(&mut state.moves);
+        }
         let trickle = known.circuit.may_hold(&hook.breaker);
         Changed { circuit, failing, failing_since: known.failing_since, trickle }
     }
 
-    fn tick(&self, now: Time, find: &dyn Fn(WebhookId) -> Option<Arc<Hook>>) -> (Vec<Moved>, Vec<Arc<Hook>>) {
+    fn tick(
+        &self,
+        now: Time,
+        find: &dyn Fn(WebhookId) -> Option<Arc<Hook>>,
+        ours: &dyn Fn(WebhookId) -> bool,
+    ) -> Ticked {
         let state = &mut *self.state.lock();
-        let (mut moved, mut half_open) = (Vec::new(), Vec::new());
+        let mut ticked = Ticked::default();
         if state.soonest.is_none_or(|at| at > now) {
-            return (moved, half_open);
+            return ticked;
         }
         let mut soonest = None;
         for (webhook, known) in &mut state.webhooks {
-            if known.next_tick.is_none_or(|at| at > now) {
-                soonest = earlier(soonest, known.next_tick);
+            let mut due = known.next_tick;
+            if due.is_some_and(|at| at <= now && at + LEFT_TO_OTHERS > now) && !ours(*webhook) {
+                due = due.map(|at| at + LEFT_TO_OTHERS);
+            }
+            if due.is_none_or(|at| at > now) {
+                soonest = earlier(soonest, due);
                 continue;
             }
             match find(*webhook) {
                 Some(hook) => {
                     let transition = known.circuit.tick(&hook.breaker, now);
-                    moved.extend(known.moved(&hook, transition));
-                    if transition.is_none() && known.circuit.state() == CircuitState::HalfOpen {
-                        half_open.push(hook);
+                    if let Some(one) = known.moved(&hook, transition) {
+                        known.circuit_moves.made(&mut state.moves);
+                        ticked.moved.push((hook, one));
+                    } else if known.circuit.state() == CircuitState::HalfOpen {
+                        ticked.half_open.push(hook);
                     }
                 }
                 // Deleted, or not read yet: asked again once somebody sends to it.
@@ -214,7 +202,26 @@ impl Coordination for Local {
             soonest = earlier(soonest, known.next_tick);
         }
         state.soonest = soonest;
-        (moved, half_open)
+        ticked
+    }
+
+    fn move_on(&self, hook: &Hook, now: Time) -> Option<Moved> {
+        let state = &mut *self.state.lock();
+        let known = state.webhooks.get_mut(&hook.id)?;
+        let transition = known.circuit.tick(&hook.breaker, now);
+        let moved = known.moved(hook, transition)?;
+        known.circuit_moves.made(&mut state.moves);
+        state.soonest = earlier(state.soonest, known.next_tick);
+        Some(moved)
+    }
+
+    fn foresee(&self, hook: &Hook, now: Time) -> Option<Option<usize>> {
+        let state = self.state.lock();
+        let known =
+            state.webhooks.get(&hook.id).filter(|known| known.next_tick.is_some_and(|at| at <= now))?;
+        let mut circuit = known.circuit.clone();
+        circuit.tick(&hook.breaker, now)?;
+        circuit.saved().blocked_until().is_none().then(|| circuit.may_hold(&hook.breaker))
     }
 
     fn next_tick(&self) -> Option<Time> {
@@ -237,6 +244,9 @@ impl Coordination for Local {
             CircuitAction::Force(forced) => known.circuit.force(forced, now),
         };
         let moved = known.moved(hook, transition);
+        if moved.is_some() {
+            known.circuit_moves.made(&mut state.moves);
+        }
         state.soonest = earlier(state.soonest, known.next_tick);
         moved
     }
@@ -251,8 +261,9 @@ impl Coordination for Local {
             .tenant
             .rate_limit()
             .and_then(|limit| state.tenants.get(&hook.tenant.id).and_then(|bucket| bucket.due(&limit, now)));
+        let global = self.shares.global();
         let everybodys =
-            self.global.and_then(|limit| state.global.as_ref().and_then(|bucket| bucket.due(&limit, now)));
+            global.and_then(|limit| state.global.as_ref().and_then(|bucket| bucket.due(&limit, now)));
         Standing {
             circuit: known.circuit.view(&hook.breaker, now),
             held_until: known.held_until.filter(|until| *until > now),
@@ -276,10 +287,80 @@ impl Coordination for Local {
             held_until: runtime.hold_until,
             failing_since: runtime.failing_since,
             next_tick,
+            circuit_moves: Moves::default(),
+            failing_moves: Moves::default(),
         };
         let state = &mut *self.state.lock();
         state.soonest = earlier(state.soonest, known.next_tick);
         state.webhooks.insert(runtime.webhook, known);
+    }
+
+    fn moves(&self) -> u64 {
+        self.state.lock().moves
+    }
+
+    fn circuit_stored(&self, webhook: WebhookId) {
+        if let Some(known) = self.state.lock().webhooks.get_mut(&webhook) {
+            known.circuit_moves.stored();
+        }
+    }
+
+    fn failing_stored(&self, webhook: WebhookId) {
+        if let Some(known) = self.state.lock().webhooks.get_mut(&webhook) {
+            known.failing_moves.stored();
+        }
+    }
+
+    fn learn(&self, hook: &Hook, stored: Option<Runtime>, moves: u64, now: Time) -> Learnt {
+        let state = &mut *self.state.lock();
+        let known = match state.webhooks.entry(hook.id) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(_) if stored.is_none() => return Learnt::Nothing,
+            Entry::Vacant(vacant) => vacant.insert(Known::new(hook, now)),
+        };
+        if known.failing_moves.are_older(moves) {
+            known.failing_since = stored.as_ref().and_then(|stored| stored.failing_since);
+        }
+        if !known.circuit_moves.are_older(moves) {
+            return Learnt::Unsure;
+        }
+        let before = known.hindrance(hook, now);
+        // Nobody takes back what an endpoint asked for.
+        known.held_until = known.held_until.max(stored.as_ref().and_then(|stored| stored.hold_until));
+        let here = known.circuit.saved();
+        match stored.and_then(|stored| stored.circuit) {
+            // Made here, or learnt before: its probes go on.
+            Some(circuit) if circuit.generation == here.generation => {}
+            Some(circuit) => known.circuit = Circuit::restore(circuit, now),
+            None if here.is_default() => {}
+            None => known.circuit = Circuit::new(now),
+        }
+        known.next_tick = known.circuit.next_tick(&hook.breaker);
+        state.soonest = earlier(state.soonest, known.next_tick);
+        match known.hindrance(hook, now) {
+            after if after == before => Learnt::Nothing,
+            (Some(until), _) => Learnt::Blocked(until),
+            (None, trickle) => Learnt::Free(trickle),
+        }
+    }
+
+    fn is_troubled(&self, webhook: WebhookId, now: Time) -> bool {
+        self.state.lock().webhooks.get(&webhook).is_some_and(|known| {
+            known.circuit.state() != CircuitState::Closed
+                || known.circuit.forced().is_some()
+                || known.held_until.is_some_and(|until| until > now)
+        })
+    }
+
+    fn is_at_rest(&self, hook: &Hook, now: Time) -> bool {
+        self.state.lock().webhooks.get(&hook.id).is_none_or(|known| {
+            known.circuit.state() != CircuitState::HalfOpen
+                && hook.rate_limit().is_none_or(|limit| known.bucket.is_full(&limit, now))
+        })
+    }
+
+    fn known(&self) -> Vec<WebhookId> {
+        self.state.lock().webhooks.keys().copied().collect()
     }
 
     fn forgive(&self, webhook: WebhookId) {

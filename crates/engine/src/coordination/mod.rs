@@ -1,9 +1,13 @@
 //! What all senders of a webhook must agree on: its circuit, its tokens, its holds.
 //!
-//! Asked in batches, once for everything that is about to be sent. On a single node the answers are in
-//! memory; a fleet shares them.
+//! Asked in batches, once for everything that is about to be sent. The answers are in memory. Where several
+//! nodes share a store, each learns from it what the others have found out, and what has to be counted in one
+//! place is counted where the webhook is at home.
 
+mod known;
 mod local;
+#[cfg(test)]
+mod tests;
 
 use std::{sync::Arc, time::Duration};
 
@@ -83,6 +87,15 @@ pub(crate) struct Moved {
     pub(crate) trickle: Option<usize>,
 }
 
+/// What time has done.
+#[derive(Default)]
+pub(crate) struct Ticked {
+    /// The circuits that moved.
+    pub(crate) moved: Vec<(Arc<Hook>, Moved)>,
+    /// Those that are half open, and may want to see more deliveries.
+    pub(crate) half_open: Vec<Arc<Hook>>,
+}
+
 /// What a person wants of a circuit.
 #[derive(Clone, Debug)]
 pub enum CircuitAction {
@@ -90,6 +103,19 @@ pub enum CircuitAction {
     Reset,
     /// Open or closed whatever happens, for some time or until further notice.
     Force(Forced),
+}
+
+/// What came of a look into the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Learnt {
+    /// What is known here may be newer: ask again.
+    Unsure,
+    /// Nothing that matters.
+    Nothing,
+    /// Nothing may be sent until then.
+    Blocked(Time),
+    /// Nothing holds it back any more, or only so that few may go at once.
+    Free(Option<usize>),
 }
 
 /// What holds a webhook back, for people to read.
@@ -117,8 +143,17 @@ pub(crate) trait Coordination: Send + Sync {
     /// Takes note of what came of a request.
     fn report(&self, hook: &Hook, report: Report, now: Time) -> Changed;
     /// Makes the moves that only time makes. `find` gives the webhook as it is now.
-    /// Gives the circuits that moved, and those that are half open and may want to see more deliveries.
-    fn tick(&self, now: Time, find: &dyn Fn(WebhookId) -> Option<Arc<Hook>>) -> (Vec<Moved>, Vec<Arc<Hook>>);
+    /// Those that are not `ours` are left for a while to whoever moves them.
+    fn tick(
+        &self,
+        now: Time,
+        find: &dyn Fn(WebhookId) -> Option<Arc<Hook>>,
+        ours: &dyn Fn(WebhookId) -> bool,
+    ) -> Ticked;
+    /// Makes the move of one circuit that is due by now.
+    fn move_on(&self, hook: &Hook, now: Time) -> Option<Moved>;
+    /// Whether a move is due by which something may be sent, and if so how many may go at once.
+    fn foresee(&self, hook: &Hook, now: Time) -> Option<Option<usize>>;
     /// When time makes the next move.
     fn next_tick(&self) -> Option<Time>;
     /// The webhook's policy may have changed. Gives how many deliveries a half-open circuit wants to see.
@@ -129,6 +164,21 @@ pub(crate) trait Coordination: Send + Sync {
     fn standing(&self, hook: &Hook, now: Time) -> Standing;
     /// Remembers what was stored before a restart.
     fn restore(&self, runtime: Runtime, now: Time);
+    /// How many moves were made here; see [`Coordination::learn`].
+    fn moves(&self) -> u64;
+    /// A move of the webhook's circuit that was made here is stored now.
+    fn circuit_stored(&self, webhook: WebhookId);
+    /// That it has begun to fail, or stopped failing, is stored now or never will be.
+    fn failing_stored(&self, webhook: WebhookId);
+    /// Takes over what the store says of a webhook, none if nothing is to be said. It was read after so many
+    /// `moves`: what has moved here since, or is not stored yet, is not replaced by it.
+    fn learn(&self, hook: &Hook, stored: Option<Runtime>, moves: u64, now: Time) -> Learnt;
+    /// Whether its circuit is not closed, was set by hand, or the endpoint asked to be left alone.
+    fn is_troubled(&self, webhook: WebhookId, now: Time) -> bool;
+    /// Whether another node may go on where this one is: no token is missing, and no probe was sent.
+    fn is_at_rest(&self, hook: &Hook, now: Time) -> bool;
+    /// Every webhook of which anything is known.
+    fn known(&self) -> Vec<WebhookId>;
     /// Some of the webhooks whose circuits are open.
     fn open(&self, most: usize) -> Vec<WebhookId>;
     /// Circuits by state.

@@ -5,9 +5,11 @@
 //! (`backlog`) and is filled from the store, in order, before anything newer is taken in directly.
 //!
 //! Room and sending slots are shared: no tenant, no webhook and no storm of retries can take all of either,
-//! see [`redrive_core::fairness`]. Who goes next is in `turns`, how much fits is in `room`.
+//! see [`redrive_core::fairness`]. Who goes next is in `turns`, how much fits is in `room`, what matters only
+//! among other nodes is in `others`.
 
 mod lanes;
+mod others;
 mod room;
 mod state;
 mod turns;
@@ -21,14 +23,17 @@ use redrive_core::{
     gate::Scope,
     lane::Lane,
 };
-use redrive_store::LaneRoom;
+use redrive_store::{LaneKey, LaneRoom};
 
 use self::state::State;
+use crate::fleet::Term;
 
 /// A delivery in memory, leased to this node.
 #[derive(Clone, Debug)]
 pub(crate) struct Ready {
     pub(crate) id: DeliveryId,
+    /// What it was leased under.
+    pub(crate) term: Arc<Term>,
     pub(crate) webhook: WebhookId,
     pub(crate) lane: Lane,
     pub(crate) event: Arc<Event>,
@@ -89,6 +94,8 @@ pub(crate) enum Refusal {
     Alone(Time),
     /// It is no probe of a half-open circuit: it goes back, and no other comes in, until something changes.
     NoProbe,
+    /// The node must send nothing at all: all that it has stays here, until [`Dispatch::speak`].
+    Silence,
 }
 
 /// The lanes of this node.
@@ -293,6 +300,66 @@ impl Dispatch {
     /// Hands out what is queued and over, to be ended without requests; otherwise as [`Dispatch::take_queued`].
     pub(crate) fn take_over(&self, is_over: impl Fn(&Ready) -> bool) -> Vec<Ready> {
         self.state.lock().take_over(is_over)
+    }
+
+    /// Hands out one delivery if it is only queued, to be given back. Its room stays taken until it is.
+    pub(crate) fn take_one(&self, webhook: WebhookId, delivery: DeliveryId) -> Option<Ready> {
+        self.state.lock().take_one(webhook, delivery)
+    }
+
+    /// Forgets everything that is queued under a term that is over: it is somebody else's.
+    pub(crate) fn throw_away(&self) -> Moves {
+        let state = &mut *self.state.lock();
+        state.throw_away();
+        state.pump()
+    }
+
+    /// Hands back everything that is queued for a webhook, which is to be sent from elsewhere.
+    pub(crate) fn surrender(&self, webhook: WebhookId) -> Moves {
+        let state = &mut *self.state.lock();
+        let hand_back = state.surrender(webhook);
+        Moves { hand_back, ..state.pump() }
+    }
+
+    /// Whoever this is for may have more or fewer requests at once.
+    pub(crate) fn set_caps(&self, whom: Whom<'_>) -> Moves {
+        let state = &mut *self.state.lock();
+        state.set_caps(whom);
+        state.pump()
+    }
+
+    /// The node may send again, if it could not.
+    pub(crate) fn speak(&self) -> Moves {
+        let state = &mut *self.state.lock();
+        if !std::mem::take(&mut state.silent) {
+            return Moves::default();
+        }
+        state.pump()
+    }
+
+    /// Every webhook that is known here.
+    pub(crate) fn webhooks(&self) -> Vec<WebhookId> {
+        self.state.lock().hooks.keys().copied().collect()
+    }
+
+    /// Requests under way to a webhook.
+    pub(crate) fn sending(&self, webhook: WebhookId) -> usize {
+        self.state.lock().hooks.get(&webhook).map_or(0, |hook| hook.sending.len())
+    }
+
+    /// A lane with something due in the store is not asked for, since there is no room: others may have some.
+    pub(crate) fn decline(&self, key: &LaneKey) {
+        self.state.lock().decline(key);
+    }
+
+    /// Whether any delivery of a webhook is here.
+    pub(crate) fn has_any(&self, webhook: WebhookId) -> bool {
+        self.state.lock().hooks.get(&webhook).is_some_and(|hook| hook.held() > 0)
+    }
+
+    /// Whether nothing of a webhook is here, nor is anything about to come.
+    pub(crate) fn is_quiet(&self, webhook: WebhookId) -> bool {
+        self.state.lock().is_quiet(webhook)
     }
 
     /// A tenant may have more or fewer requests at once, and other limits.

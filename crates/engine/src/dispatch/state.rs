@@ -65,6 +65,8 @@ pub(super) struct State {
     pub(super) cancelled: HashMap<DeliveryId, String>,
     pub(super) draining: bool,
     pub(super) store_down: bool,
+    /// Others may take the node for dead: it must not send.
+    pub(super) silent: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,6 +99,7 @@ impl State {
             cancelled: HashMap::new(),
             draining: false,
             store_down: false,
+            silent: false,
         }
     }
 
@@ -230,7 +233,7 @@ impl State {
         let at = hook.lane(&lane);
         match how {
             // It was held back for longer while it was being asked for.
-            Refusal::Soon(..) if hook.is_parked() => {
+            Refusal::Soon(..) | Refusal::Silence if hook.is_parked() => {
                 hook.lanes[at].reserved += 1;
                 hand_back.push(ready);
             }
@@ -241,6 +244,11 @@ impl State {
             Refusal::Park(until) => {
                 hook.lanes[at].queue.push_front(ready);
                 self.park(webhook, until, hand_back);
+            }
+            Refusal::Silence => {
+                hook.lanes[at].queue.push_front(ready);
+                self.silent = true;
+                self.give_turns(webhook);
             }
             Refusal::Alone(_) | Refusal::NoProbe => {
                 match how {
@@ -362,12 +370,7 @@ impl State {
             self.cancelled.insert(delivery, reason);
             return None;
         }
-        let (lane, at) = hook.lanes.iter().enumerate().find_map(|(lane, queue)| {
-            Some((lane, queue.queue.iter().position(|ready| ready.id == delivery)?))
-        })?;
-        let ready = hook.lanes[lane].queue.remove(at)?;
-        self.take_slot(webhook, lane);
-        Some(ready)
+        self.take_one(webhook, delivery)
     }
 
     pub(super) fn take_queued(&mut self, webhook: WebhookId) -> Vec<Ready> {

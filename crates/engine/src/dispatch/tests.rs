@@ -1,9 +1,10 @@
 //! Bounds, turns and refills of the lanes.
 
+mod others;
+
 use bytes::Bytes;
 use proptest::prelude::*;
 use redrive_core::{EventId, lane::Priority};
-use redrive_store::LaneKey;
 
 use super::*;
 
@@ -30,6 +31,7 @@ fn ready(lane: u8, n: u8) -> Ready {
     };
     Ready {
         id: DeliveryId::new(at, &[n; 10]),
+        term: Term::new("test", redrive_store::Epoch(1)),
         webhook: webhook(lane),
         lane: FRESH,
         event: Arc::new(event),
@@ -398,13 +400,14 @@ fn made(which: u8, n: u16) -> Ready {
 proptest! {
     /// Whatever happens in whatever order: the bounds hold, and nothing is left over or sent twice.
     #[test]
-    fn bounds_hold_and_the_books_balance(steps in proptest::collection::vec((0u8..10, 0u8..4), 1..300)) {
+    fn bounds_hold_and_the_books_balance(steps in proptest::collection::vec((0u8..11, 0u8..4), 1..300)) {
         let dispatch = Dispatch::new(BOUNDS);
         let mut desk = Desk::default();
+        let mut term = Term::new("test", redrive_store::Epoch(1));
         let (mut n, mut now) = (0u16, 0i64);
         for (what, which) in steps {
             n += 1;
-            let ready = made(which, n);
+            let ready = Ready { term: term.clone(), ..made(which, n) };
             let moves = match what {
                 // An order comes from the store alone.
                 0 | 1 if !ready.lane.is_ordered() => offer(&dispatch, ready, 2).unwrap_or_default(),
@@ -437,17 +440,36 @@ proptest! {
                 8 => match desk.pick(which) {
                     Some(ready) => {
                         let until = Time::from_millis(now + 3);
-                        let how = match n % 6 {
+                        let how = match n % 7 {
                             0 => Refusal::Soon(Scope::Webhook, until),
                             1 => Refusal::Soon(Scope::Tenant, until),
                             2 => Refusal::Soon(Scope::Node, until),
                             3 => Refusal::Alone(until),
                             4 => Refusal::NoProbe,
+                            5 => Refusal::Silence,
                             _ => Refusal::Park(until),
                         };
                         dispatch.refuse(vec![Refused { ready, how }])
                     }
                     None => Moves::default(),
+                },
+                9 => match n % 5 {
+                    0 => dispatch.surrender(ready.webhook),
+                    1 => dispatch.set_caps(whom(&ready, usize::from(which) + 1)),
+                    2 => dispatch.speak(),
+                    3 => {
+                        let looked = look(&dispatch, &ready);
+                        if looked.room == 0 {
+                            dispatch.decline(&looked.key);
+                        } else {
+                            dispatch.claim_failed(&[looked]);
+                        }
+                        Moves::default()
+                    }
+                    _ => {
+                        std::mem::replace(&mut term, Term::new("test", redrive_store::Epoch(2))).end();
+                        dispatch.throw_away()
+                    }
                 },
                 _ => {
                     now += 1;
@@ -459,6 +481,8 @@ proptest! {
             prop_assert!(load.items <= BOUNDS.max_items && load.unsettled <= BOUNDS.max_in_flight);
             prop_assert_eq!(load.unsettled, desk.under_way.len());
         }
+        let moves = dispatch.speak();
+        desk.take(&dispatch, moves);
         let moves = dispatch.wake_up(Time::from_millis(now + 1_000));
         desk.take(&dispatch, moves);
         for which in 0..4 {

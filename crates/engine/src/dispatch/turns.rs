@@ -130,7 +130,7 @@ impl State {
     /// Starts as many requests as may be started, each class getting its share.
     pub(super) fn pump(&mut self) -> Moves {
         let mut moves = Moves { refill: !self.hungry.is_empty() && !self.draining, ..Moves::default() };
-        if self.draining || self.store_down || self.blocked_until.is_some() {
+        if self.draining || self.store_down || self.silent || self.blocked_until.is_some() {
             return moves;
         }
         while self.unsettled < self.bounds.max_in_flight {

@@ -8,6 +8,8 @@ use redrive_store::{Claimed, LaneClaim, LaneKey, LaneRoom, StoreError};
 use crate::{
     Inner,
     dispatch::{Ready, Whom},
+    fleet::Term,
+    registry::Hook,
 };
 
 /// Lanes looked at in one go.
@@ -27,30 +29,51 @@ pub(crate) enum Round {
 impl Inner {
     /// Claims what is due from lanes that are behind and have room, and from lanes nobody holds.
     pub(crate) async fn claim_round(self: &Arc<Self>) -> Result<Round, StoreError> {
+        let term = self.fleet.term();
+        self.leave_homes(&term).await?;
         if self.dispatch.is_draining() {
             return Ok(Round::Idle(None));
         }
         let now = self.clock.now();
-        let due = self.store.due_lanes(self.epoch, self.settings.pools.clone(), now, LANES).await?;
+        if self.fleet.is_shared() {
+            // What was held back until now is asked for at once: nobody holds its lanes.
+            let moves = self.dispatch.wake_up(now);
+            self.carry_out(moves);
+        }
+        let due = self.store.due_lanes(term.epoch, self.settings.pools.clone(), now, LANES).await?;
         let mut rooms = self.served(self.dispatch.take_hungry());
         for key in due.lanes {
             if rooms.iter().map(|room| room.room).sum::<usize>() >= MAX_ROWS {
                 break;
             }
-            // Asking for a lane without room still counts: it is held from then on, and asks for itself.
-            if rooms.iter().all(|room| room.key != key) {
-                rooms.push(self.reserve_lane(key).await?);
+            let hook = self.registry.find(&*self.store, key.webhook).await?;
+            if hook.as_ref().is_some_and(|hook| !hook.tenant.is_served()) {
+                continue;
+            }
+            if rooms.iter().any(|room| room.key == key) {
+                continue;
+            }
+            let room = self.reserve_lane(hook.as_deref(), key);
+            if room.room == 0 && self.fleet.is_shared() {
+                // Others may have room.
+                self.dispatch.decline(&room.key);
+            } else {
+                // Asking for a lane without room still counts: it is held from then on, and asks for itself.
+                rooms.push(room);
             }
         }
         if rooms.is_empty() {
             return Ok(Round::Idle(due.next_wake));
         }
+        for room in &mut rooms {
+            room.alone = self.claims_alone(&room.key);
+        }
         let bytes = self.dispatch.reserve_bytes(MAX_BYTES);
-        let claims = self.store.claim(self.epoch, now, rooms.clone(), bytes).await;
+        let claims = self.store.claim(term.epoch, now, rooms.clone(), bytes).await;
         let taken = match claims {
             Ok(claims) => {
                 for (room, claim) in rooms.iter().zip(claims) {
-                    self.take_in(room, claim);
+                    self.take_in(&term, room, claim);
                 }
                 Ok(Round::Busy)
             }
@@ -75,12 +98,14 @@ impl Inner {
         served
     }
 
-    async fn reserve_lane(&self, key: LaneKey) -> Result<LaneRoom, StoreError> {
-        let hook = self.registry.find(&*self.store, key.webhook).await?;
+    fn reserve_lane(self: &Arc<Self>, hook: Option<&Hook>, key: LaneKey) -> LaneRoom {
         // A webhook that is gone still has its deliveries ended one by one.
         let nobody = TenantId::default();
-        let whom = match &hook {
-            Some(hook) => hook.whom(),
+        let whom = match hook {
+            Some(hook) => {
+                self.foresee(hook);
+                self.whom(hook)
+            }
             None => Whom {
                 webhook: key.webhook,
                 tenant: &nobody,
@@ -88,19 +113,27 @@ impl Inner {
                 tenant_max_in_flight: usize::MAX,
             },
         };
-        Ok(self.dispatch.reserve_lane(whom, key.lane))
+        self.dispatch.reserve_lane(whom, key.lane)
     }
 
-    fn take_in(self: &Arc<Self>, room: &LaneRoom, claim: LaneClaim) {
-        let deliveries = claim.deliveries.into_iter().map(|claimed| ready(claimed, &room.key.lane)).collect();
+    fn take_in(self: &Arc<Self>, term: &Arc<Term>, room: &LaneRoom, claim: LaneClaim) {
+        if room.alone && !claim.deliveries.is_empty() {
+            self.fleet.homes.moved_in(room.key.webhook);
+            if let Some(hook) = self.registry.hook(room.key.webhook) {
+                self.move_on(&hook);
+            }
+        }
+        let ready = |claimed| ready(claimed, term, &room.key.lane);
+        let deliveries = claim.deliveries.into_iter().map(ready).collect();
         let moves = self.dispatch.claimed(room, deliveries, claim.more);
         self.carry_out(moves);
     }
 }
 
-fn ready(claimed: Claimed, lane: &Lane) -> Ready {
+fn ready(claimed: Claimed, term: &Arc<Term>, lane: &Lane) -> Ready {
     Ready {
         id: claimed.id,
+        term: term.clone(),
         webhook: claimed.webhook,
         lane: lane.clone(),
         event: claimed.event,

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::{
+    any::Any,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::SeqCst},
@@ -39,7 +40,8 @@ pub(crate) struct World {
     pub(crate) engine: Engine,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Clock,
-    pub(crate) _folder: tempfile::TempDir,
+    /// What the store is in.
+    pub(crate) _keep: Arc<dyn Any + Send + Sync>,
 }
 
 pub(crate) fn settings() -> Settings {
@@ -55,7 +57,7 @@ pub(crate) async fn world_with(settings: Settings) -> World {
     let store: Arc<dyn Store> = Arc::new(Sqlite::open(&Options::at(folder.path().join("t.db"))).unwrap());
     let clock = Clock::manual(START);
     let engine = start(store.clone(), clock.clone(), settings).await;
-    World { engine, store, clock, _folder: folder }
+    World { engine, store, clock, _keep: Arc::new(folder) }
 }
 
 pub(crate) async fn start(store: Arc<dyn Store>, clock: Clock, settings: Settings) -> Engine {
@@ -225,4 +227,14 @@ pub(crate) async fn broken() -> (Receiver, Arc<AtomicBool>) {
 /// A breaker that opens after so many calls.
 pub(crate) fn breaker(minimum: u32) -> BreakerConfig {
     BreakerConfig { minimum_throughput: Some(minimum), ..BreakerConfig::default() }
+}
+
+/// A small generator of its own, so that a failure shows itself again.
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    pub(crate) fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % sides
+    }
 }

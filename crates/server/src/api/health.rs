@@ -36,7 +36,10 @@ async fn readyz(State(app): State<AppState>) -> Result<&'static str, Problem> {
     if app.is_draining() {
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "draining", "the server is shutting down"));
     }
-    app.store_works().await?;
+    app.store_works().await.map_err(|error| {
+        // Operators ask, so they are told why.
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", error.to_string())
+    })?;
     Ok("ready\n")
 }
 

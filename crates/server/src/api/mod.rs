@@ -74,8 +74,12 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
     described().into_openapi()
 }
 
-/// All routes.
+/// All routes that a node of this role has.
 pub fn router(app: AppState) -> Router {
+    if !app.rules().role.serves_api() {
+        let router = health::routes().split_for_parts().0;
+        return router.fallback(no_api).method_not_allowed_fallback(wrong_method).with_state(app);
+    }
     let (router, openapi) = described().split_for_parts();
     let router = router
         .merge(SwaggerUi::new("/docs").url("/openapi.json", openapi))
@@ -92,6 +96,12 @@ async fn no_such_path(request: Request) -> Problem {
     let path: String = request.uri().path().chars().take(200).collect();
     let detail = format!("there is nothing at {path}; see /docs for what there is");
     Problem::new(StatusCode::NOT_FOUND, "no_such_path", detail)
+}
+
+async fn no_api() -> Problem {
+    let detail = "this node is a worker: it sends, and serves only /healthz, /readyz and /metrics; \
+                  call a node that runs with --role api or all";
+    Problem::new(StatusCode::NOT_FOUND, "worker_node", detail)
 }
 
 async fn wrong_method(request: Request) -> Problem {

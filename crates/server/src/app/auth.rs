@@ -1,7 +1,11 @@
 //! Who is calling, and what they may do. Keys are known by their hash and looked up in memory, so that a
-//! revoked one stops working with the answer to its revocation.
+//! revoked one stops working with the answer to its revocation. On other nodes it does within about a second.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use parking_lot::RwLock;
 use redrive_core::{KeyId, TenantId, Time};
@@ -9,8 +13,14 @@ use redrive_engine::clock;
 use redrive_store::{ApiKey, Store, StoreError};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
+use tokio::sync::Notify;
 
-use super::AppError;
+use super::{App, AppError};
+
+/// How often the keys of a store that nodes share are read, should no word of a change come through.
+const READ_AGAIN: Duration = Duration::from_secs(30);
+/// When to read them again after a failure.
+const AFTER_FAILURE: Duration = Duration::from_millis(500);
 
 /// What a key may be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
@@ -148,6 +158,8 @@ pub struct Keys {
     // Hashes of 256 random bits: how long a look-up takes tells nothing about any key.
     live: RwLock<HashMap<[u8; 32], Arc<Caller>>>,
     admin: Option<([u8; 32], Arc<Caller>)>,
+    /// Held while keys are read or changed in the store, so that what is read is never older than a change.
+    changing: tokio::sync::Mutex<()>,
 }
 
 impl Keys {
@@ -156,11 +168,18 @@ impl Keys {
         let keys = Self {
             live: RwLock::default(),
             admin: admin.map(|key| (hash_key(key), Arc::new(Caller::configured_admin()))),
+            changing: tokio::sync::Mutex::default(),
         };
-        for key in store.live_keys().await? {
-            keys.add(&key);
-        }
+        keys.reload(store).await?;
         Ok(keys)
+    }
+
+    /// Reads the live keys from the store anew.
+    pub async fn reload(&self, store: &dyn Store) -> Result<(), StoreError> {
+        let _changing = self.changing.lock().await;
+        let keys = store.live_keys().await?;
+        *self.live.write() = keys.iter().map(|key| (key.hash, Arc::new(Caller::of(key)))).collect();
+        Ok(())
     }
 
     /// Whether anybody could act as an admin.
@@ -177,10 +196,6 @@ impl Keys {
             return Some(caller.clone());
         }
         self.live.read().get(&hash).cloned()
-    }
-
-    fn add(&self, key: &ApiKey) {
-        self.live.write().insert(key.hash, Arc::new(Caller::of(key)));
     }
 
     /// Makes a key and stores it. Gives the key itself, this once. None: no such tenant.
@@ -202,10 +217,11 @@ impl Keys {
             created_at: now,
             revoked_at: None,
         };
+        let _changing = self.changing.lock().await;
         if !store.create_key(key.clone()).await? {
             return Ok(None);
         }
-        self.add(&key);
+        self.live.write().insert(key.hash, Arc::new(Caller::of(&key)));
         Ok(Some((key, secret)))
     }
 
@@ -217,11 +233,42 @@ impl Keys {
         id: KeyId,
         now: Time,
     ) -> Result<bool, StoreError> {
+        let _changing = self.changing.lock().await;
         if !store.revoke_key(tenant, id, now).await? {
             return Ok(false);
         }
         self.live.write().retain(|_, caller| caller.key != Some(id));
         Ok(true)
+    }
+}
+
+impl App {
+    /// Keeps up with keys that are made and revoked on other nodes, where there may be others.
+    pub fn follow_keys(self: &Arc<Self>) {
+        if !self.store().is_shared() {
+            return;
+        }
+        let changed = Arc::new(Notify::new());
+        let told = changed.clone();
+        self.engine.on_keys_changed(Box::new(move || told.notify_one()));
+        // Something may have changed before anybody was told.
+        changed.notify_one();
+        tokio::spawn(keep_following(Arc::downgrade(self), changed));
+    }
+}
+
+async fn keep_following(app: Weak<App>, changed: Arc<Notify>) {
+    loop {
+        tokio::select! {
+            () = changed.notified() => {}
+            () = tokio::time::sleep(READ_AGAIN) => {}
+        }
+        let Some(app) = app.upgrade() else { return };
+        if let Err(error) = app.keys.reload(app.store()).await {
+            tracing::debug!(%error, "the keys that others made or revoked cannot be read yet");
+            tokio::time::sleep(AFTER_FAILURE).await;
+            changed.notify_one();
+        }
     }
 }
 
@@ -253,5 +300,24 @@ mod tests {
         assert!(key(&Scope::ALL).acts_for(Some("acme")).is_ok());
         assert!(key(&Scope::ALL).acts_for(Some("other")).is_err());
         assert!(key(&Scope::ALL).must_be_admin().is_err());
+    }
+
+    #[tokio::test]
+    async fn keys_that_others_made_or_revoked_are_known_after_a_reload() {
+        use redrive_store::sqlite::{Options, Sqlite};
+        let folder = tempfile::tempdir().unwrap();
+        let store = Sqlite::open(&Options::at(folder.path().join("redrive.db"))).unwrap();
+        let (here, there) =
+            (Keys::load(&store, None).await.unwrap(), Keys::load(&store, None).await.unwrap());
+        let now = Time::default();
+        let made = there.create(&store, None, "far".into(), &Scope::ALL, now).await.unwrap();
+        let (key, secret) = made.unwrap();
+        assert!(there.caller(&secret).is_some() && here.caller(&secret).is_none());
+        here.reload(&store).await.unwrap();
+        assert_eq!(here.caller(&secret).unwrap().key, Some(key.id));
+        assert!(there.revoke(&store, None, key.id, now).await.unwrap());
+        assert!(there.caller(&secret).is_none() && here.caller(&secret).is_some());
+        here.reload(&store).await.unwrap();
+        assert!(here.caller(&secret).is_none());
     }
 }

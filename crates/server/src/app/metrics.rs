@@ -1,12 +1,16 @@
 //! The figures of the whole application as text.
 
-use std::fmt::Write;
+use std::{fmt::Write, time::Duration};
 
 use redrive_core::{breaker::CircuitState, lane::Priority};
 use redrive_engine::Engine;
 use redrive_store::Vitals;
+use tokio::time::timeout;
 
 use super::App;
+
+/// How long the store may take: whoever collects figures does not wait for ever.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// One figure, with a value for each set of labels.
 struct Figure {
@@ -51,11 +55,15 @@ impl App {
     pub async fn metrics_text(&self) -> String {
         let mut figures = self.of_this_node();
         figures.extend(of_circuits(&self.engine));
-        if let Ok(blocked) = self.engine.blocked_deliveries().await {
+        let (blocked, vitals) = tokio::join!(
+            timeout(PATIENCE, self.engine.blocked_deliveries()),
+            timeout(PATIENCE, self.store().vitals())
+        );
+        if let Ok(Ok(blocked)) = blocked {
             let help = "Due deliveries held back by an open circuit";
             figures.push(Figure::gauge("webhook_circuit_blocked_deliveries", help, blocked));
         }
-        if let Ok(vitals) = self.store().vitals().await {
+        if let Ok(Ok(vitals)) = vitals {
             figures.extend(of_the_store(&vitals));
         }
         let mut text = String::new();
@@ -114,7 +122,7 @@ fn of_circuits(engine: &Engine) -> [Figure; 2] {
     ]
 }
 
-fn of_the_store(vitals: &Vitals) -> [Figure; 4] {
+fn of_the_store(vitals: &Vitals) -> [Figure; 5] {
     let by_priority = Priority::ALL.into_iter().zip(vitals.waiting);
     let by_priority =
         by_priority.map(|(priority, count)| (format!("{{priority=\"{}\"}}", priority.name()), count as f64));
@@ -122,6 +130,15 @@ fn of_the_store(vitals: &Vitals) -> [Figure; 4] {
         Figure::by_label("webhook_queue_depth", "Deliveries waiting in the store", by_priority),
         Figure::gauge("webhook_dlq_size", "Dead deliveries that were not redriven", vitals.dead),
         Figure::gauge("redrive_deliveries_leased", "Deliveries leased to nodes", vitals.leased),
-        Figure::counter("redrive_store_commits", "Transactions committed by the store", vitals.commits),
+        Figure::counter(
+            "redrive_store_commits",
+            "Transactions that this node has committed in the store",
+            vitals.commits,
+        ),
+        Figure::counter(
+            "redrive_store_statements",
+            "Statements that this node has sent to a database server",
+            vitals.statements,
+        ),
     ]
 }

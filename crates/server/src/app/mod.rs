@@ -24,7 +24,7 @@ use std::{
 
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry as Metrics;
-use redrive_core::{limiter::RateLimit, retry::RetryPolicy, webhook::UrlRules};
+use redrive_core::{Role, limiter::RateLimit, retry::RetryPolicy, webhook::UrlRules};
 use redrive_engine::{Engine, clock};
 use redrive_store::{Store, StoreError};
 
@@ -35,6 +35,8 @@ pub use throttle::Throttle;
 /// What the use cases need to know of the settings.
 #[derive(Clone, Debug)]
 pub struct Rules {
+    /// What this node is there for.
+    pub role: Role,
     /// Which URLs webhooks may have.
     pub urls: UrlRules,
     /// The largest payload.
@@ -64,6 +66,8 @@ pub struct App {
 
 /// How long an answer of the store about itself is good for: anybody may ask, and each question is a write.
 const PING_LASTS: Duration = Duration::from_millis(500);
+/// How long such an answer may take: whoever asks has little patience.
+const PING_PATIENCE: Duration = Duration::from_secs(3);
 
 impl App {
     /// Puts the application together.
@@ -124,7 +128,8 @@ impl App {
         {
             return Ok(answer.clone()?);
         }
-        let answer = self.store().ping().await;
+        let answer = tokio::time::timeout(PING_PATIENCE, self.store().ping()).await;
+        let answer = answer.unwrap_or_else(|_| Err(StoreError::Unavailable("it does not answer".into())));
         *pinged = Some((now, answer.clone()));
         Ok(answer?)
     }

@@ -1,20 +1,17 @@
 //! `redrive keys`: on the store itself, or through the server that has it open.
 
-use std::path::Path;
+use std::sync::Arc;
 
 use clap::{Args, Subcommand, ValueEnum};
 use redrive_core::{KeyId, TenantId};
-use redrive_engine::clock::Clock;
-use redrive_store::{
-    ApiKey, OpenError, PageRequest, Store,
-    sqlite::{Options, Sqlite},
-};
+use redrive_store::{ApiKey, OpenError, PageRequest, Store};
 use serde_json::{Value, json};
 
-use super::{CliError, ServerArgs, remote::Remote, run::dev_key_path};
+use super::{CliError, ServerArgs, block_on, remote::Remote, run::dev_key_path};
 use crate::{
     app::{Keys, Scope},
-    config::{Config, Profile},
+    config::{Backend, Config, Profile},
+    store,
 };
 
 #[derive(Subcommand)]
@@ -94,40 +91,43 @@ impl WhichArgs {
 
 /// Where keys are changed.
 enum Place {
-    /// Nobody has the store open: it is changed directly.
-    Store(Box<dyn Store>, Keys),
-    /// A server has it open: it is asked to.
+    /// Nobody has the store to itself: it is changed directly.
+    Store(Arc<dyn Store>, Keys),
+    /// A server has: it is asked to.
     Server(Remote),
 }
 
-/// Opens the store of a server that has run before.
+/// Opens the store of a server that has run before, and leaves its schema alone.
 async fn open_existing(args: &ServerArgs) -> Result<Place, CliError> {
-    let path = args.load(Profile::Serve)?.database_path()?;
-    if !path.exists() {
-        let path = path.display();
-        return Err(CliError::said(format!(
-            "there is no database at {path}; name it with --database-url sqlite:PATH"
-        )));
+    let config = args.load(Profile::Serve)?;
+    let mut backend = config.database.backend()?;
+    match &mut backend {
+        Backend::Sqlite(path) if !path.exists() => {
+            let path = path.display();
+            return Err(CliError::said(format!(
+                "there is no database at {path}; name it with --database-url sqlite:PATH"
+            )));
+        }
+        Backend::Sqlite(_) => {}
+        Backend::Postgres(options) => options.migrate = false,
     }
-    open(args).await
+    open(&config, &backend).await
 }
 
-async fn open(args: &ServerArgs) -> Result<Place, CliError> {
-    let config = args.load(Profile::Serve)?;
-    let path = config.database_path()?;
-    match Sqlite::open(&Options::at(&path)) {
+async fn open(config: &Config, backend: &Backend) -> Result<Place, CliError> {
+    match store::open(backend).await {
         Ok(store) => {
-            let keys = Keys::load(&store, None).await?;
-            Ok(Place::Store(Box::new(store), keys))
+            let keys = Keys::load(&*store, None).await?;
+            Ok(Place::Store(store, keys))
         }
-        Err(OpenError::InUse { .. }) => Ok(Place::Server(remote(&config, &path)?)),
+        Err(OpenError::InUse { .. }) => Ok(Place::Server(remote(config, backend)?)),
         Err(error) => Err(error.into()),
     }
 }
 
-fn remote(config: &Config, database: &Path) -> Result<Remote, CliError> {
+fn remote(config: &Config, backend: &Backend) -> Result<Remote, CliError> {
     let configured = config.auth.admin_key.as_ref().map(|key| key.reveal().to_owned());
-    let kept = || std::fs::read_to_string(dev_key_path(database)).ok().map(|key| key.trim().to_owned());
+    let kept = || std::fs::read_to_string(dev_key_path(backend)).ok().map(|key| key.trim().to_owned());
     let key = configured.or_else(kept).ok_or_else(|| {
         CliError::said(
             "a server has the database open; set REDRIVE_ADMIN_KEY to its admin key to go through it",
@@ -137,9 +137,7 @@ fn remote(config: &Config, database: &Path) -> Result<Remote, CliError> {
 }
 
 pub(super) fn run(command: KeysCommand) -> Result<(), CliError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| CliError::said(error.to_string()))?;
-    runtime.block_on(async {
+    block_on(async {
         match command {
             KeysCommand::Create(args) => create(args).await,
             KeysCommand::List(args) => list(args).await,
@@ -155,9 +153,11 @@ async fn create(args: CreateArgs) -> Result<(), CliError> {
         false => args.scopes.into_iter().map(Into::into).collect(),
     };
     let tenant = args.which.tenant()?;
-    let (id, key) = match open(&args.which.server).await? {
+    let config = args.which.server.load(Profile::Serve)?;
+    let backend = config.database.backend()?;
+    let (id, key) = match open(&config, &backend).await? {
         Place::Store(store, keys) => {
-            let now = Clock::system().now();
+            let now = store::now(&*store).await?;
             let made = keys.create(&*store, tenant, args.name, &scopes, now).await?;
             let missing = || CliError::said(format!("there is no tenant {}", args.which.tenant));
             let (key, secret) = made.ok_or_else(missing)?;
@@ -222,7 +222,8 @@ fn line_of_json(key: &Value) -> [String; 4] {
 async fn revoke(args: RevokeArgs) -> Result<(), CliError> {
     match open_existing(&args.which.server).await? {
         Place::Store(store, keys) => {
-            if !keys.revoke(&*store, args.which.tenant()?, args.id, Clock::system().now()).await? {
+            let now = store::now(&*store).await?;
+            if !keys.revoke(&*store, args.which.tenant()?, args.id, now).await? {
                 return Err(CliError::said(format!(
                     "there is no live key {}; see: redrive keys list",
                     args.id

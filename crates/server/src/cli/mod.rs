@@ -1,12 +1,15 @@
 //! The command line.
 
+mod copy;
 mod keys;
+mod migrate;
 mod remote;
 mod run;
 
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand};
+use redrive_core::Role;
 
 use crate::config::{self, Config, ConfigError, Overrides, Profile};
 
@@ -29,6 +32,13 @@ enum Command {
         #[command(subcommand)]
         command: keys::KeysCommand,
     },
+    /// Bring the database's schema up to date.
+    Migrate(DatabaseArgs),
+    /// Move what is stored to another place.
+    Store {
+        #[command(subcommand)]
+        command: copy::StoreCommand,
+    },
     /// Show or check the configuration.
     Config {
         #[command(subcommand)]
@@ -37,30 +47,42 @@ enum Command {
 }
 
 #[derive(Args, Clone)]
-struct ServerArgs {
+struct DatabaseArgs {
     /// A TOML file with settings; see docs/configuration.md.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Address and port to listen on; port 0 picks a free one.
-    #[arg(long, value_name = "ADDR:PORT")]
-    listen: Option<String>,
-    /// Where events are kept: sqlite:PATH.
+    /// Where everything is kept: sqlite:PATH or postgres://USER@HOST:PORT/DATABASE.
     #[arg(long, value_name = "URL")]
     database_url: Option<String>,
 }
 
-impl ServerArgs {
+impl DatabaseArgs {
     fn load(&self, profile: Profile) -> Result<Config, ConfigError> {
-        self.load_with(profile, &[])
+        self.load_with(profile, Overrides::default())
     }
 
-    fn load_with(&self, profile: Profile, pools: &[String]) -> Result<Config, ConfigError> {
-        let flags = Overrides {
-            listen: self.listen.clone(),
-            database_url: self.database_url.clone(),
-            pools: pools.to_vec(),
-        };
+    fn load_with(&self, profile: Profile, flags: Overrides) -> Result<Config, ConfigError> {
+        let flags = Overrides { database_url: self.database_url.clone(), ..flags };
         config::load(profile, self.config.as_deref(), &flags)
+    }
+}
+
+#[derive(Args, Clone)]
+struct ServerArgs {
+    #[command(flatten)]
+    database: DatabaseArgs,
+    /// Address and port to listen on; port 0 picks a free one.
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: Option<String>,
+}
+
+impl ServerArgs {
+    fn load(&self, profile: Profile) -> Result<Config, ConfigError> {
+        self.load_with(profile, Overrides::default())
+    }
+
+    fn load_with(&self, profile: Profile, flags: Overrides) -> Result<Config, ConfigError> {
+        self.database.load_with(profile, Overrides { listen: self.listen.clone(), ..flags })
     }
 }
 
@@ -68,6 +90,9 @@ impl ServerArgs {
 struct RunArgs {
     #[command(flatten)]
     server: ServerArgs,
+    /// What this node is there for: everything, the API alone, or sending alone.
+    #[arg(long, value_parser = Role::ALL.map(Role::name))]
+    role: Option<String>,
     /// Send for the tenants of this pool; give it once for each. "default" if left out.
     #[arg(long = "pool", value_name = "NAME")]
     pools: Vec<String>,
@@ -75,7 +100,8 @@ struct RunArgs {
 
 impl RunArgs {
     fn load(&self, profile: Profile) -> Result<Config, ConfigError> {
-        self.server.load_with(profile, &self.pools)
+        let flags = Overrides { role: self.role.clone(), pools: self.pools.clone(), ..Overrides::default() };
+        self.server.load_with(profile, flags)
     }
 }
 
@@ -123,6 +149,14 @@ impl CliError {
     }
 }
 
+/// Runs what a command has to wait for.
+fn block_on<T>(work: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime =
+        runtime.map_err(|error| CliError::said(format!("the runtime cannot be started: {error}")))?;
+    runtime.block_on(work)
+}
+
 /// Runs the command line.
 pub fn main() -> ExitCode {
     let result = match Cli::parse().command {
@@ -133,6 +167,8 @@ pub fn main() -> ExitCode {
             args.load(Profile::Serve).map_err(Into::into).and_then(|c| run::run(c, Profile::Serve))
         }
         Command::Keys { command } => keys::run(command),
+        Command::Migrate(args) => migrate::run(&args),
+        Command::Store { command } => copy::run(&command),
         Command::Config { command } => configuration(command),
     };
     match result {

@@ -14,10 +14,7 @@ use redrive_engine::{
     Engine,
     clock::{self, Clock},
 };
-use redrive_store::{
-    Store,
-    sqlite::{Options, Sqlite},
-};
+use redrive_store::Store;
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -28,8 +25,8 @@ use super::CliError;
 use crate::{
     api,
     app::{App, Keys, Rules, auth},
-    config::{Config, Profile},
-    http, telemetry,
+    config::{Backend, Config, Profile},
+    http, store, telemetry,
 };
 
 /// Runs a server until it is told to stop.
@@ -43,12 +40,12 @@ pub(super) fn run(config: Config, profile: Profile) -> Result<(), CliError> {
 }
 
 async fn serve(config: Config, profile: Profile) -> Result<(), CliError> {
-    let path = config.database_path()?;
-    let store = Sqlite::open(&Options::at(&path))?;
-    let store: Arc<dyn Store> = Arc::new(store);
-    let admin_key = admin_key(&config, profile, &path)?;
+    let backend = config.database.backend()?;
+    let store = store::open(&backend).await?;
+    let serves_api = config.role.serves_api();
+    let admin_key = if serves_api { admin_key(&config, profile, &backend)? } else { None };
     let keys = Keys::load(&*store, admin_key.as_ref().map(|(key, _)| key.as_str())).await?;
-    if !keys.has_admin() {
+    if serves_api && !keys.has_admin() {
         return Err(CliError::said(
             "nobody could administer this server: set REDRIVE_ADMIN_KEY (make one with: openssl rand -hex 32), \
              or make a key first with: redrive keys create --admin",
@@ -57,7 +54,10 @@ async fn serve(config: Config, profile: Profile) -> Result<(), CliError> {
     let listener = listen(config.server.listen).await?;
     let address = listener.local_addr().map_err(|error| CliError::said(error.to_string()))?;
     let app = assemble(&config, store, keys, address).await?;
-    announce(profile, address, admin_key.as_ref());
+    if serves_api {
+        app.follow_keys();
+    }
+    announce(&config, profile, &backend, address, admin_key.as_ref());
     let stop = stop_on_signal()?;
     let patience = config.server.drain_deadline.get();
     let router = api::router(app.clone());
@@ -92,13 +92,15 @@ async fn assemble(
     let egress = egress.map_err(|error| CliError::said(error.to_string()))?;
     let mut metrics = Registry::default();
     let settings = config.engine_settings()?;
-    let clock = Clock::at_speed(config.dev.clock_speed);
+    // On a store that nodes share the engine sets it right before anybody asks it.
+    let clock = Clock::new(config.dev.clock_speed, config.dev.clock_skew.millis());
     let engine = Engine::start(store, egress, clock, settings, &mut metrics).await?;
     let rules = Rules {
+        role: config.role,
         urls: UrlRules { allow_http: config.egress.allow_http },
         max_payload_bytes: config.events.max_payload_bytes,
         api_rate: config.limits.api_rate()?,
-        pools: config.pools.clone(),
+        pools: if config.role.sends() { config.pools.clone() } else { Vec::new() },
         retry: config.retry_policy()?,
     };
     Ok(App::new(engine, keys, rules, metrics))
@@ -120,7 +122,7 @@ enum KeySource {
 fn admin_key(
     config: &Config,
     profile: Profile,
-    database: &Path,
+    backend: &Backend,
 ) -> Result<Option<(String, KeySource)>, CliError> {
     if let Some(key) = &config.auth.admin_key {
         return Ok(Some((key.reveal().to_owned(), KeySource::Configured)));
@@ -128,39 +130,56 @@ fn admin_key(
     if profile == Profile::Serve {
         return Ok(None);
     }
-    let path = dev_key_path(database);
-    if let Ok(key) = std::fs::read_to_string(&path) {
-        let key = key.trim().to_owned();
-        if key.len() < 32 {
-            let path = path.display();
-            return Err(CliError::said(format!(
-                "{path} holds no usable key; delete it to have a new one made"
-            )));
-        }
-        return Ok(Some((key, KeySource::File(path))));
+    let path = dev_key_path(backend);
+    match write_private(&path, &auth::new_key()) {
+        Ok(()) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(CliError::said(format!("{}: {error}", path.display()))),
     }
-    let key = auth::new_key();
-    write_private(&path, &key).map_err(|error| CliError::said(format!("{}: {error}", path.display())))?;
+    let key = std::fs::read_to_string(&path).unwrap_or_default().trim().to_owned();
+    if key.len() < 32 {
+        let path = path.display();
+        return Err(CliError::said(format!("{path} holds no usable key; delete it to have a new one made")));
+    }
     Ok(Some((key, KeySource::File(path))))
 }
 
-/// Where `redrive dev` keeps the key it made.
-pub(super) fn dev_key_path(database: &Path) -> PathBuf {
-    database.with_file_name("admin.key")
+/// Where `redrive dev` keeps the key it made: beside the data, or where that would be if it were a file.
+pub(super) fn dev_key_path(backend: &Backend) -> PathBuf {
+    match backend {
+        Backend::Sqlite(path) => path.with_file_name("admin.key"),
+        Backend::Postgres(_) => "redrive-data/admin.key".into(),
+    }
 }
 
 fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
+    let mut folder = std::fs::DirBuilder::new();
     let mut options = std::fs::OpenOptions::new();
+    folder.recursive(true);
     options.write(true).create_new(true);
     #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    {
+        std::os::unix::fs::DirBuilderExt::mode(&mut folder, 0o700);
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    }
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        folder.create(parent)?;
+    }
     writeln!(options.open(path)?, "{text}")
 }
 
 #[expect(clippy::print_stdout, reason = "this is what a person who starts a server wants to see")]
-fn announce(profile: Profile, address: SocketAddr, admin_key: Option<&(String, KeySource)>) {
+fn announce(
+    config: &Config,
+    profile: Profile,
+    backend: &Backend,
+    address: SocketAddr,
+    admin_key: Option<&(String, KeySource)>,
+) {
     println!("Redrive {} is listening on http://{address}", env!("CARGO_PKG_VERSION"));
-    if profile == Profile::Serve {
+    let Config { node, role, .. } = config;
+    if profile == Profile::Serve || !role.serves_api() {
+        println!("This is node {node} with role {role} on {backend}.");
         return;
     }
     // A key that its owner configured is not repeated on a screen.

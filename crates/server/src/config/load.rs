@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-use super::{Config, Hidden, Profile, SETTINGS, env_name};
+use super::{Config, Profile, SETTINGS, env_name, secret};
 
 /// Why the settings cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -18,9 +18,11 @@ pub enum ConfigError {
         /// Why.
         reason: String,
     },
-    /// The file with the admin key cannot be read.
-    #[error("auth.admin_key_file: {path} cannot be read: {reason}")]
-    KeyFile {
+    /// A file with a secret cannot be read.
+    #[error("{setting}: {path} cannot be read: {reason}; check the path and who may read it")]
+    SecretFile {
+        /// The setting that names it.
+        setting: &'static str,
         /// The file.
         path: PathBuf,
         /// Why.
@@ -65,6 +67,8 @@ fn nearest(setting: &str) -> String {
 /// What flags say.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
+    /// `--role`.
+    pub role: Option<String>,
     /// `--listen`.
     pub listen: Option<String>,
     /// `--database-url`.
@@ -80,32 +84,20 @@ pub fn load(profile: Profile, file: Option<&Path>, flags: &Overrides) -> Result<
             .map_err(|error| ConfigError::File { path: path.to_owned(), reason: error.to_string() })?,
         None => String::new(),
     };
-    let mut config = parse(profile, &text, std::env::vars())?;
-    let mut table = Table::new();
-    for (key, value) in [("server.listen", &flags.listen), ("database.url", &flags.database_url)] {
-        if let Some(value) = value {
-            set(&mut table, key, Value::String(value.clone()));
-        }
-    }
-    if !flags.pools.is_empty() {
-        set(&mut table, "pools", Value::Array(flags.pools.iter().cloned().map(Value::String).collect()));
-    }
-    if !table.is_empty() {
-        config = merge(&config, table)?;
-    }
-    read_admin_key_file(&mut config)?;
+    let mut config = read(profile, &text, std::env::vars(), flags)?;
+    secret::read_files(&mut config)?;
     config.validate(profile)?;
     Ok(config)
 }
 
-/// Reads a file's text and environment variables over the defaults.
-pub(super) fn parse(
+/// Reads a file's text, environment variables and flags over the defaults.
+fn read(
     profile: Profile,
     text: &str,
     environment: impl IntoIterator<Item = (String, String)>,
+    flags: &Overrides,
 ) -> Result<Config, ConfigError> {
-    let mut table: Table =
-        text.parse().map_err(|error: toml::de::Error| ConfigError::Syntax(error.to_string()))?;
+    let mut table: Table = text.parse().map_err(|error| not_toml(text, &error))?;
     refuse_unknown("", &table)?;
     for (name, value) in environment {
         if !name.starts_with("REDRIVE_") {
@@ -116,7 +108,23 @@ pub(super) fn parse(
         };
         set(&mut table, setting.key, env_value(setting.key, &value));
     }
+    let Overrides { role, listen, database_url, pools } = flags;
+    for (key, value) in [("role", role), ("server.listen", listen), ("database.url", database_url)] {
+        if let Some(value) = value {
+            set(&mut table, key, Value::String(value.clone()));
+        }
+    }
+    if !pools.is_empty() {
+        set(&mut table, "pools", Value::Array(pools.iter().cloned().map(Value::String).collect()));
+    }
     merge(&Config::defaults(profile), table)
+}
+
+/// The line and the fault, but nothing of what is written there: it may be a secret.
+fn not_toml(text: &str, error: &toml::de::Error) -> ConfigError {
+    let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+    let line = before.matches('\n').count() + 1;
+    ConfigError::Syntax(format!("line {line}: {}", error.message()))
 }
 
 fn refuse_unknown(prefix: &str, table: &Table) -> Result<(), ConfigError> {
@@ -135,9 +143,9 @@ fn refuse_unknown(prefix: &str, table: &Table) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Keys are texts whatever they look like; anything else is read as TOML, or else as a text.
+/// Names and secrets are texts whatever they look like; anything else is read as TOML, or else as a text.
 fn env_value(key: &str, value: &str) -> Value {
-    if key == "auth.admin_key" {
+    if key == "node" || secret::is_secret(key) {
         return Value::String(value.into());
     }
     let as_toml =
@@ -161,20 +169,15 @@ fn set(table: &mut Table, key: &str, value: Value) {
 
 fn merge(defaults: &Config, changes: Table) -> Result<Config, ConfigError> {
     let mut merged = to_table(defaults)?;
-    let admin_key = defaults.auth.admin_key.clone();
-    let names_key = changes.get("auth").is_some_and(|auth| auth.get("admin_key").is_some());
     overlay(&mut merged, changes);
-    let mut config: Config = serde_path_to_error::deserialize(Value::Table(merged)).map_err(|error| {
+    serde_path_to_error::deserialize(Value::Table(merged)).map_err(|error| {
         let setting = error.path().to_string();
-        let reason = error.into_inner().message().to_owned();
-        let hint = hint(&setting);
-        ConfigError::Invalid { setting, reason: format!("{reason}{hint}") }
-    })?;
-    // The table shows the key redacted; it is carried over by hand.
-    if !names_key {
-        config.auth.admin_key = admin_key;
-    }
-    Ok(config)
+        let reason = match secret::is_secret(&setting) {
+            true => "must be a text, in quotes".into(),
+            false => format!("{}{}", error.into_inner().message(), hint(&setting)),
+        };
+        ConfigError::Invalid { setting, reason }
+    })
 }
 
 /// Puts changes over a table, section by section.
@@ -196,6 +199,7 @@ fn hint(setting: &str) -> &'static str {
         Some("egress.allow_networks") => {
             "; write a list of networks, such as [\"10.0.0.0/8\", \"192.168.1.7/32\"]"
         }
+        Some("role") => "; write all, api or worker",
         Some("pools") => "; write a list of names, such as [\"default\", \"gold\"]",
         _ => "",
     }
@@ -205,20 +209,22 @@ fn to_table(config: &Config) -> Result<Table, ConfigError> {
     Table::try_from(config).map_err(|error| ConfigError::Syntax(error.to_string()))
 }
 
-fn read_admin_key_file(config: &mut Config) -> Result<(), ConfigError> {
-    let Some(path) = &config.auth.admin_key_file else { return Ok(()) };
-    if config.auth.admin_key.is_some() {
-        return Ok(());
-    }
-    let key = std::fs::read_to_string(path)
-        .map_err(|error| ConfigError::KeyFile { path: path.clone(), reason: error.to_string() })?;
-    config.auth.admin_key = Some(Hidden(key.trim().to_owned()));
-    Ok(())
+/// The settings of a file's text and of environment variables alone.
+#[cfg(test)]
+pub(super) fn parse(
+    profile: Profile,
+    text: &str,
+    environment: impl IntoIterator<Item = (String, String)>,
+) -> Result<Config, ConfigError> {
+    read(profile, text, environment, &Overrides::default())
 }
 
 #[cfg(test)]
 mod tests {
+    use redrive_core::Role;
+
     use super::*;
+    use crate::config::Backend;
 
     fn env(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
         pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
@@ -283,6 +289,7 @@ mod tests {
         };
         assert!(refused(Profile::Dev, "[server]\nlisten = \"0.0.0.0:80\"").contains("redrive serve"));
         assert!(refused(Profile::Serve, "[dev]\nclock_speed = 2.0").contains("clock_speed"));
+        assert!(refused(Profile::Serve, "[dev]\nclock_skew = \"-1s\"").contains("outside `redrive dev`"));
         assert!(
             refused(Profile::Serve, "[egress]\nallow_networks = [\"0.0.0.0/0\"]").contains("whole internet")
         );
@@ -350,9 +357,27 @@ mod tests {
     }
 
     #[test]
-    fn the_admin_key_is_never_shown() {
-        let config = parse(Profile::Serve, "", env(&[("REDRIVE_ADMIN_KEY", "s3cret-s3cret")])).unwrap();
-        let shown = format!("{config:?} {}", toml::to_string(&config).unwrap());
-        assert!(!shown.contains("s3cret"), "{shown}");
+    fn nodes_and_their_database() {
+        let file = "role = \"api\"\nnode = \"web-1\"\n[cluster]\nlease = \"8s\"\n[database]\nmigrate = false";
+        let vars = env(&[
+            ("REDRIVE_ROLE", "worker"),
+            ("REDRIVE_DATABASE_URL", "postgres://me@db/redrive"),
+            ("REDRIVE_DATABASE_PASSWORD", "0123"),
+            ("REDRIVE_DATABASE_WRITE_CONNECTIONS", "20"),
+            ("REDRIVE_DEV_CLOCK_SKEW", "-1.5s"),
+        ]);
+        let config = parse(Profile::Dev, file, vars.clone()).unwrap();
+        config.validate(Profile::Dev).unwrap();
+        assert_eq!(config.dev.clock_skew.millis(), -1_500);
+        let settings = config.engine_settings().unwrap();
+        assert_eq!((settings.node.as_str(), settings.role), ("web-1", Role::Worker));
+        assert_eq!(settings.lease.as_secs(), 8);
+        let Backend::Postgres(options) = config.database.backend().unwrap() else { panic!("{config:?}") };
+        assert_eq!((options.writers, options.migrate), (20, false));
+        assert_eq!(options.password.as_deref(), Some("0123"), "a text although it looks like a number");
+        let flags = Overrides { role: Some("all".into()), ..Overrides::default() };
+        assert_eq!(read(Profile::Dev, file, vars, &flags).unwrap().role, Role::All, "flags win");
+        let wrong = parse(Profile::Serve, "role = \"boss\"", []).unwrap_err().to_string();
+        assert!(wrong.starts_with("role: ") && wrong.ends_with("; write all, api or worker"), "{wrong}");
     }
 }

@@ -1,15 +1,19 @@
 //! What the operator decides, from a file, the environment and flags: one struct per concern, checked once
 //! at the start. `settings.rs` is the list of every setting with its reason.
 
+mod database;
+mod dev;
 mod limits;
 mod load;
+mod node;
+mod secret;
 mod settings;
 
-use std::{fmt, net::SocketAddr, path::PathBuf};
+use std::{net::SocketAddr, path::PathBuf};
 
 use ipnet::IpNet;
 use redrive_core::{
-    Invalid,
+    Invalid, Role,
     breaker::{BreakerConfig, BreakerPolicy},
     retry::{RetryConfig, RetryPolicy},
     tenant::check_pool,
@@ -20,8 +24,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::telemetry;
 
+pub use database::{Backend, Database, DatabaseUrl};
+pub use dev::{Dev, Skew};
 pub use limits::{Limits, PerMinute, PerSecond, TenantLimits};
 pub use load::{ConfigError, Overrides, load};
+pub use secret::Hidden;
 pub use settings::{SETTINGS, Setting, env_name};
 
 /// Which defaults apply.
@@ -37,12 +44,18 @@ pub enum Profile {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
+    /// What this node is there for.
+    pub role: Role,
+    /// This node's name.
+    pub node: String,
     /// The pools of tenants that this node sends for.
     pub pools: Vec<String>,
     /// The HTTP server.
     pub server: Server,
     /// The store.
     pub database: Database,
+    /// This node among others.
+    pub cluster: Cluster,
     /// Who may come in.
     pub auth: Auth,
     /// The way out.
@@ -77,12 +90,12 @@ pub struct Server {
     pub max_connections: usize,
 }
 
-/// The store.
+/// This node among others on the same database.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Database {
-    /// Where it is: `sqlite:PATH`.
-    pub url: String,
+pub struct Cluster {
+    /// Whoever has not shown for so long that it is alive is dead.
+    pub lease: Span,
 }
 
 /// Who may come in.
@@ -153,37 +166,6 @@ pub struct Log {
     pub level: String,
 }
 
-/// For trying things out.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Dev {
-    /// How many times as fast as the real one the clock of retries runs.
-    pub clock_speed: f64,
-}
-
-/// A secret in a setting: never shown.
-#[derive(Clone, Deserialize)]
-pub struct Hidden(String);
-
-impl Hidden {
-    /// The secret itself.
-    pub fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Hidden {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("[redacted]")
-    }
-}
-
-impl Serialize for Hidden {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str("[redacted]")
-    }
-}
-
 impl Config {
     /// The defaults of a profile.
     pub fn defaults(profile: Profile) -> Self {
@@ -191,13 +173,16 @@ impl Config {
         let dev = profile == Profile::Dev;
         let loopback = ["127.0.0.0/8", "::1/128"].into_iter().filter_map(|net| net.parse().ok());
         Self {
+            role: engine.role,
+            node: node::host_name(),
             pools: engine.pools,
             server: Server {
                 listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
                 drain_deadline: Span::secs(30),
                 max_connections: 10_000,
             },
-            database: Database { url: "sqlite:redrive-data/redrive.db".into() },
+            database: Database::default(),
+            cluster: Cluster { lease: Span::secs(engine.lease.as_secs()) },
             auth: Auth::default(),
             egress: Egress {
                 allow_http: dev,
@@ -219,7 +204,7 @@ impl Config {
             limits: Limits::default(),
             webhooks: Webhooks { disable_after: Span::secs(5 * 24 * 3600) },
             log: Log { level: "info".into() },
-            dev: Dev { clock_speed: 1.0 },
+            dev: Dev { clock_speed: 1.0, clock_skew: Skew::default() },
         }
     }
 
@@ -239,7 +224,9 @@ impl Config {
     /// What the engine needs to know.
     pub fn engine_settings(&self) -> Result<Settings, ConfigError> {
         Ok(Settings {
-            node: node_name(),
+            node: self.node.clone(),
+            role: self.role,
+            lease: self.cluster.lease.get(),
             max_in_flight: self.delivery.max_in_flight,
             webhook_max_in_flight: self.delivery.webhook_max_in_flight,
             max_items: self.delivery.max_items,
@@ -258,21 +245,13 @@ impl Config {
         })
     }
 
-    /// The database file. Other stores come with other releases.
-    pub fn database_path(&self) -> Result<PathBuf, ConfigError> {
-        let path = self.database.url.strip_prefix("sqlite:").map(|path| path.trim_start_matches("//"));
-        path.filter(|path| !path.is_empty()).map(PathBuf::from).ok_or_else(|| ConfigError::Invalid {
-            setting: "database.url".into(),
-            reason: format!("\"{}\" is not supported; write sqlite:PATH", self.database.url),
-        })
-    }
-
     /// Checks what a type alone cannot.
     pub fn validate(&self, profile: Profile) -> Result<(), ConfigError> {
         let refuse = |setting: &str, reason: &str| {
             Err(ConfigError::Invalid { setting: setting.into(), reason: reason.into() })
         };
-        self.database_path()?;
+        self.database.validate()?;
+        self.validate_node()?;
         self.retry_policy()?;
         self.breaker_policy()?;
         self.limits.validate()?;
@@ -353,6 +332,12 @@ impl Config {
                 "must be 1 outside `redrive dev`: receivers would refuse the timestamps",
             );
         }
+        if profile == Profile::Serve && self.dev.clock_skew != Skew::default() {
+            return refuse(
+                "dev.clock_skew",
+                "must be 0 outside `redrive dev`: receivers would refuse the timestamps",
+            );
+        }
         if self.egress.allow_networks.iter().any(|net| net.prefix_len() == 0) {
             return refuse(
                 "egress.allow_networks",
@@ -372,11 +357,4 @@ impl Config {
 /// The same refusal under the name that the setting has here.
 fn renamed(invalid: Invalid, from: &str, to: &str) -> ConfigError {
     ConfigError::Invalid { setting: invalid.field.replace(from, to), reason: invalid.message }
-}
-
-/// A name for this machine among others.
-fn node_name() -> String {
-    let name = std::fs::read_to_string("/etc/hostname").unwrap_or_default();
-    let name = name.trim();
-    if name.is_empty() { "node".into() } else { name.chars().take(32).collect() }
 }

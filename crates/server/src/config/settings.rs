@@ -15,6 +15,11 @@ const fn setting(key: &'static str, reason: &'static str) -> Setting {
 
 /// All of them, in the order of the file.
 pub const SETTINGS: &[Setting] = &[
+    setting(
+        "role",
+        "all, api (takes events and sends nothing) or worker (sends and takes nothing). Also --role.",
+    ),
+    setting("node", "This node's name, shown with every attempt. The host's name unless set."),
     setting("pools", "The pools of tenants that this node sends for. Also --pool, once for each."),
     setting(
         "server.listen",
@@ -25,7 +30,25 @@ pub const SETTINGS: &[Setting] = &[
         "How long requests under way may finish at shutdown; as long as a request may take.",
     ),
     setting("server.max_connections", "API connections at once; more wait to be accepted."),
-    setting("database.url", "Where events are kept: sqlite:PATH."),
+    setting(
+        "database.url",
+        "Where everything is kept: sqlite:PATH, or postgres://USER@HOST:PORT/DATABASE for many nodes.",
+    ),
+    setting("database.password", "The password of the PostgreSQL server, so that the URL needs none."),
+    setting("database.password_file", "A file that holds the password, for secret mounts."),
+    setting("database.write_connections", "Connections of this node that write; PostgreSQL only."),
+    setting("database.read_connections", "Connections of this node that only read; PostgreSQL only."),
+    setting("database.connect_timeout", "How long connecting to PostgreSQL may take."),
+    setting("database.statement_timeout", "How long a write may take, and wait for a connection."),
+    setting("database.query_timeout", "How long a question may take; a page of the API needs far less."),
+    setting(
+        "database.migrate",
+        "Whether an older schema is brought up to date at the start. Off: only by `redrive migrate`.",
+    ),
+    setting(
+        "cluster.lease",
+        "A node that was silent for so long is dead, and the others take over. Longer than hiccups are.",
+    ),
     setting("auth.admin_key", "The key that may do everything. Also REDRIVE_ADMIN_KEY."),
     setting("auth.admin_key_file", "A file that holds the admin key, for secret mounts."),
     setting(
@@ -126,6 +149,10 @@ pub const SETTINGS: &[Setting] = &[
     setting(
         "dev.clock_speed",
         "Runs the clock of retries faster, to see days of retries in seconds; `redrive dev` only.",
+    ),
+    setting(
+        "dev.clock_skew",
+        "Makes this machine's clock wrong by so much, to see that nodes agree; `redrive dev` only.",
     ),
 ];
 

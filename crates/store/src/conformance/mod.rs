@@ -130,6 +130,7 @@ macro_rules! conformance_suite {
         }
         $crate::conformance_theme! { $open, nodes:
             what_is_claimed_alone_is_kept_from_others,
+            a_home_gets_the_lanes_that_others_held,
             a_home_that_was_left_is_free,
             a_home_goes_when_all_that_its_node_had_is_back,
             finding_nothing_makes_no_home,

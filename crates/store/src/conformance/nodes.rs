@@ -7,7 +7,7 @@ use redrive_core::{
     tenant::DEFAULT_POOL,
 };
 
-use super::{Bench, at, closed};
+use super::{Bench, RETRY, at, closed};
 use crate::{Birth, Change, Claimed, Epoch, LaneRoom, Next, Outcome, Roll};
 
 /// What an epoch gets of the bench's webhook, in its usual lane.
@@ -38,6 +38,20 @@ pub async fn what_is_claimed_alone_is_kept_from_others(bench: &Arc<Bench>) {
     assert!(claim(bench, other, 100, 10, false).await.is_empty());
     assert!(claim(bench, other, 100, 10, true).await.is_empty());
     assert_eq!(claim(bench, bench.epoch, 100, 10, false).await.len(), 1);
+}
+
+pub async fn a_home_gets_the_lanes_that_others_held(bench: &Arc<Bench>) {
+    let other = bench.new_epoch().await;
+    wait_for(bench, &[0, 0]).await;
+    let retry = bench.own(RETRY);
+    bench.waiting_in(&RETRY, at(0), at(0)).await;
+    assert_eq!(claim(bench, other, 0, 1, false).await.len(), 1, "one more is due: the lane is held");
+    let alone = vec![LaneRoom { alone: true, ..LaneRoom::new(retry, 10) }];
+    bench.store().claim(bench.epoch, at(0), alone, 1 << 20).await.unwrap();
+    assert!(!sees_due(bench, bench.epoch, 0).await);
+    assert!(claim(bench, other, 0, 10, false).await.is_empty());
+    assert!(sees_due(bench, bench.epoch, 0).await);
+    assert_eq!(claim(bench, bench.epoch, 0, 10, true).await.len(), 1);
 }
 
 pub async fn a_home_that_was_left_is_free(bench: &Arc<Bench>) {

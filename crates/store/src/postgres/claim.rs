@@ -8,13 +8,13 @@ use std::{
 };
 
 use bytes::Bytes;
-use redrive_core::{DeliveryId, Time, WebhookId, event::Event, lane::Lane};
+use redrive_core::{DeliveryId, Time, WebhookId, event::Event};
 use tokio::sync::oneshot;
 use tokio_postgres::{Row, types::ToSql};
 
 use super::{
     Postgres,
-    convert::{Col, get, plain, text_opt},
+    convert::{Col, get, get_opt, plain, text_opt},
     lanes::{self, Keys, Place, Rescued, Settled, Wait},
     publish::LIVE,
     redrive,
@@ -29,13 +29,20 @@ const DUE_LANES: &str = "SELECT l.webhook, l.lane, l.wake_at FROM lanes l
 const NEXT_WAKE: &str = "SELECT wake_at FROM lanes
      WHERE pool = $1 AND held_by IS NULL AND wake_at > $2 ORDER BY wake_at LIMIT 1";
 /// Lanes that are the caller's are waited for: it alone looks into them.
-const LOCK_OWN: &str = "SELECT l.webhook, l.lane FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane)
+const LOCK_OWN: &str =
+    "SELECT l.webhook, l.lane, (SELECT h.epoch FROM homes h WHERE h.webhook = l.webhook), (SELECT
+            CASE WHEN r.paused THEN $4::bigint ELSE greatest(r.hold_until, r.circuit_until) END
+            FROM runtime r WHERE r.webhook = l.webhook)
+     FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane)
      JOIN lanes l ON l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\"
      WHERE l.held_by = $3 ORDER BY l.webhook, l.lane FOR UPDATE OF l";
-const LOCK_FREE: &str = "SELECT l.webhook, l.lane FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane)
+const LOCK_FREE: &str =
+    "SELECT l.webhook, l.lane, (SELECT h.epoch FROM homes h WHERE h.webhook = l.webhook), (SELECT
+            CASE WHEN r.paused THEN $4::bigint ELSE greatest(r.hold_until, r.circuit_until) END
+            FROM runtime r WHERE r.webhook = l.webhook)
+     FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane)
      JOIN lanes l ON l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\"
      WHERE l.held_by IS DISTINCT FROM $3 ORDER BY l.webhook, l.lane FOR UPDATE OF l SKIP LOCKED";
-const HOMES: &str = "SELECT webhook, epoch FROM homes WHERE webhook = ANY($1::uuid[])";
 /// Orders that somebody has some of, and whether that is somebody else than $3.
 const TAKEN: &str = "SELECT k.webhook, k.lane, bool_or(t.epoch <> $3)
      FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane)
@@ -54,7 +61,11 @@ const FIRST: &str = "SELECT k.n, h.delivery, h.due
      FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY AS k(webhook, lane, n) CROSS JOIN LATERAL (
          SELECT w.delivery, w.due FROM waiting w WHERE w.webhook = k.webhook AND w.lane = k.lane COLLATE \"C\"
          ORDER BY w.place, w.seq LIMIT 1) h";
-const TAKE: &str = "DELETE FROM waiting WHERE delivery = ANY($1::uuid[])";
+/// Out of waiting, into leased.
+const MOVE: &str = "WITH w AS (
+         DELETE FROM waiting WHERE delivery = ANY($2::uuid[])
+         RETURNING delivery, webhook, lane, seq, rescues, deaths)
+     INSERT INTO leased (epoch, delivery, webhook, lane, seq, rescues, deaths) SELECT $1::bigint, w.* FROM w";
 const FETCH: &str = "SELECT d.id, d.webhook, d.format, d.attempt_count, d.created_at,
             e.id, e.tenant, e.event_type, e.data, e.timestamp, e.idempotency_key, e.source, e.subject, e.priority
      FROM unnest($1::uuid[]) AS k(id) JOIN deliveries d ON d.id = k.id
@@ -76,16 +87,15 @@ const CREATED: &str =
 
 /// The statements whose cost must follow what is ready, never what is parked: a test explains their plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 14] = [
+pub(super) const PLANNED: [(&str, &str); 13] = [
     ("due lanes", DUE_LANES),
     ("next wake", NEXT_WAKE),
     ("lock own lanes", LOCK_OWN),
     ("lock free lanes", LOCK_FREE),
-    ("homes", HOMES),
     ("orders under way", TAKEN),
     ("due deliveries", PEEK),
     ("first of an order", FIRST),
-    ("take out of waiting", TAKE),
+    ("move to leased", MOVE),
     ("fetch what was claimed", FETCH),
     ("mark as sending", MARK),
     ("release", RELEASE),
@@ -210,6 +220,28 @@ struct Peeked {
 
 type Code = (WebhookId, String);
 
+/// What holds for the webhook of a lane that was locked.
+struct Locked {
+    /// Who alone sends to it.
+    home: Option<i64>,
+    blocked_until: Time,
+}
+
+/// What is to be taken from lanes, how they are left, and which webhooks get a home.
+#[derive(Default)]
+struct Chosen {
+    taken: BTreeMap<Code, Taking>,
+    settled: Settled,
+    homes: BTreeSet<WebhookId>,
+    let_go: Keys,
+}
+
+impl Chosen {
+    fn deliveries(&self) -> impl Iterator<Item = &Peeked> {
+        self.taken.values().flat_map(|taking| &taking.deliveries)
+    }
+}
+
 fn code(key: &LaneKey) -> Code {
     (key.webhook, key.lane.code().into_owned())
 }
@@ -234,14 +266,11 @@ impl Claiming<'_> {
         leased: &parking_lot::Mutex<Vec<(DeliveryId, Time)>>,
     ) -> Result<Option<Vec<LaneClaim>>, Failure> {
         leased.lock().clear();
-        if !tx.exists(LIVE, &[&vec![self.epoch.0]]).await? {
-            return Ok(None);
-        }
-        let locked = self.lock(&tx).await?;
-        let mut taken = self.take(&tx, &locked).await?;
-        *leased.lock() =
-            taken.values().flat_map(|taking| taking.deliveries.iter().map(|one| (one.id, one.due))).collect();
-        let mut fetched = self.lease(&tx, &taken).await?;
+        let Some(locked) = self.lock(&tx).await? else { return Ok(None) };
+        let chosen = self.choose(&tx, &locked).await?;
+        *leased.lock() = chosen.deliveries().map(|one| (one.id, one.due)).collect();
+        let mut fetched = self.carry(&tx, &chosen).await?;
+        let mut taken = chosen.taken;
         let claims = self.lanes.iter().map(|room| {
             let taking = taken.remove(&code(&room.key)).unwrap_or_default();
             let deliveries = taking.deliveries.iter().filter_map(|peeked| fetched.remove(&peeked.id));
@@ -251,98 +280,127 @@ impl Claiming<'_> {
     }
 
     /// Locks the lanes that nobody else looks into just now. If that leaves nothing, the first is waited for:
-    /// whoever has it is soon done.
-    async fn lock(&self, tx: &Session) -> Result<BTreeSet<Code>, Failure> {
+    /// whoever has it is soon done. None: the epoch is over.
+    async fn lock(&self, tx: &Session) -> Result<Option<BTreeMap<Code, Locked>>, Failure> {
         let keys: Keys = self.lanes.iter().map(|room| code(&room.key)).collect();
         let webhooks: Vec<_> = keys.iter().map(|(webhook, _)| Col(*webhook)).collect();
         let codes: Vec<_> = keys.iter().map(|(_, code)| code.as_str()).collect();
-        tx.prepare(&[LOCK_OWN, LOCK_FREE]).await?;
-        let values: [&(dyn ToSql + Sync); 3] = [&webhooks, &codes, &self.epoch.0];
-        let (own, free) = tokio::join!(biased; tx.query(LOCK_OWN, &values), tx.query(LOCK_FREE, &values));
-        let read = |row: &Row| Ok::<Code, Failure>((get(row, 0)?, plain(row, 1)?));
-        let mut locked: BTreeSet<_> = own?.iter().chain(&free?).map(read).collect::<Result<_, _>>()?;
-        if locked.is_empty()
-            && let Some(first) = keys.first()
-        {
-            locked = lanes::lock(tx, &Keys::from([first.clone()])).await?;
+        let (epochs, forever) = (vec![self.epoch.0], Col(Time::FOREVER));
+        let live: [&(dyn ToSql + Sync); 1] = [&epochs];
+        let values: [&(dyn ToSql + Sync); 4] = [&webhooks, &codes, &self.epoch.0, &forever];
+        tx.prepare(&[LIVE, LOCK_OWN, LOCK_FREE]).await?;
+        let (live, own, free) = tokio::join!(
+            biased;
+            tx.exists(LIVE, &live),
+            tx.query(LOCK_OWN, &values),
+            tx.query(LOCK_FREE, &values),
+        );
+        if !live? {
+            return Ok(None);
         }
-        Ok(locked)
+        let mut locked = BTreeMap::new();
+        for row in own?.iter().chain(&free?) {
+            let about = Locked { home: plain(row, 2)?, blocked_until: get_opt(row, 3)?.unwrap_or_default() };
+            locked.insert((get(row, 0)?, plain(row, 1)?), about);
+        }
+        if locked.is_empty()
+            && let Some((webhook, lane)) = keys.first()
+        {
+            lanes::lock(tx, &Keys::from([(*webhook, lane.clone())])).await?;
+            // Ours now, if it is still there: nobody else can be in the way any more.
+            for row in tx.query(LOCK_FREE, &values).await? {
+                let about =
+                    Locked { home: plain(&row, 2)?, blocked_until: get_opt(&row, 3)?.unwrap_or_default() };
+                locked.insert((get(&row, 0)?, plain(&row, 1)?), about);
+            }
+        }
+        Ok(Some(locked))
     }
 
-    /// Chooses what to take from each lane.
-    async fn take(&self, tx: &Session, locked: &BTreeSet<Code>) -> Result<BTreeMap<Code, Taking>, Failure> {
-        let webhooks: Vec<_> = locked.iter().map(|(webhook, _)| *webhook).collect();
-        let homes: HashMap<WebhookId, i64> = tx
-            .query(HOMES, &[&webhooks.iter().map(|webhook| Col(*webhook)).collect::<Vec<_>>()])
-            .await?
-            .iter()
-            .map(|row| Ok::<_, Failure>((get(row, 0)?, plain(row, 1)?)))
-            .collect::<Result<_, _>>()?;
-        let blocked = lanes::blocked_until(tx, &webhooks).await?;
+    /// Chooses what to take from each lane, and how each is left.
+    async fn choose<'a>(&'a self, tx: &Session, locked: &BTreeMap<Code, Locked>) -> Result<Chosen, Failure> {
         let under_way = self.under_way(tx, locked).await?;
-        let mut settled = Settled::new();
-        let mut rooms = Vec::new();
-        let mut taken = BTreeMap::new();
-        let mut orders = Vec::new();
+        let (mut chosen, mut rooms, mut orders) = (Chosen::default(), Vec::new(), Vec::new());
         for room in self.lanes {
             let key = code(&room.key);
-            let elsewhere = homes.get(&room.key.webhook).is_some_and(|home| *home != self.epoch.0);
-            if !locked.contains(&key) || elsewhere {
+            let Some(about) = locked.get(&key) else { continue };
+            if about.home.is_some_and(|home| home != self.epoch.0) {
+                // The home could not see a lane that is held by somebody else.
+                chosen.let_go.insert(key);
                 continue;
             }
-            let until = blocked.get(&room.key.webhook).copied().unwrap_or_default();
-            if until > self.now {
-                settled.insert(key, (None, until));
-            } else {
-                match under_way.get(&key) {
-                    Some(true) => drop(settled.insert(key, (None, self.now + LEFT_ALONE))),
-                    Some(false) => orders.push(key),
-                    None => rooms.push(room),
-                }
+            if about.blocked_until > self.now {
+                chosen.settled.insert(key, (None, about.blocked_until));
+                continue;
+            }
+            match under_way.get(&key) {
+                Some(true) => drop(chosen.settled.insert(key, (None, self.now + LEFT_ALONE))),
+                Some(false) => orders.push(key),
+                None => rooms.push(room),
             }
         }
         // The caller comes back for what is due of an order once its own are over.
         for key in self.with_first_due(tx, &orders).await? {
-            taken.insert(key, Taking { deliveries: Vec::new(), more: true });
+            chosen.taken.insert(key, Taking { deliveries: Vec::new(), more: true });
         }
-        for key in orders {
-            let more = taken.contains_key(&key);
-            settled.insert(key, (more.then_some(self.epoch), Time::default()));
+        self.peek(tx, &rooms, &mut chosen.taken).await?;
+        for key in orders.into_iter().chain(rooms.iter().map(|room| code(&room.key))) {
+            let more = chosen.taken.get(&key).is_some_and(|taking| taking.more);
+            chosen.settled.insert(key, (more.then_some(self.epoch), Time::default()));
         }
-        self.peek(tx, &rooms, &mut taken).await?;
-        for room in &rooms {
-            let more = taken.get(&code(&room.key)).is_some_and(|taking| taking.more);
-            settled.insert(code(&room.key), (more.then_some(self.epoch), Time::default()));
+        for room in rooms {
+            let key = code(&room.key);
+            let gives = chosen.taken.get(&key).is_some_and(|taking| !taking.deliveries.is_empty());
+            if room.alone && gives && locked.get(&key).is_some_and(|about| about.home.is_none()) {
+                chosen.homes.insert(room.key.webhook);
+            }
         }
-        let out: Vec<_> =
-            taken.values().flat_map(|taking| taking.deliveries.iter().map(|one| Col(one.id))).collect();
-        if !out.is_empty() && tx.execute(TAKE, &[&out]).await? < out.len() as u64 {
-            // Somebody took one out of a lane that was gone when it was to be locked.
-            return Err(Failure::Passing);
-        }
-        if !settled.is_empty() {
-            lanes::settle(tx, &settled).await?;
-        }
-        let homeless: Vec<_> = rooms
-            .iter()
-            .filter(|room| room.alone && !homes.contains_key(&room.key.webhook))
-            .filter(|room| taken.get(&code(&room.key)).is_some_and(|taking| !taking.deliveries.is_empty()))
-            .map(|room| Col(room.key.webhook))
-            .collect();
-        if !homeless.is_empty() {
-            let made = tx.execute(MAKE_HOME, &[&homeless, &self.epoch.0]).await?;
-            let wanted: BTreeSet<_> = homeless.iter().map(|webhook| webhook.0).collect();
-            if made < wanted.len() as u64 {
+        Ok(chosen)
+    }
+
+    /// Carries out what was chosen, and fetches what is needed to send it.
+    async fn carry(&self, tx: &Session, chosen: &Chosen) -> Result<HashMap<DeliveryId, Claimed>, Failure> {
+        if !chosen.homes.is_empty() {
+            let homes: Vec<_> = chosen.homes.iter().map(|webhook| Col(*webhook)).collect();
+            if tx.execute(MAKE_HOME, &[&homes, &self.epoch.0]).await? < homes.len() as u64 {
                 // Another node has just claimed from another lane of the same webhook.
                 return Err(Failure::Passing);
             }
         }
-        Ok(taken)
+        if !chosen.let_go.is_empty() {
+            unhold(tx, &chosen.let_go, self.epoch).await?;
+        }
+        let peeked: HashMap<_, _> = chosen.deliveries().map(|one| (one.id, one)).collect();
+        let ids: Vec<_> = peeked.keys().map(|id| Col(*id)).collect();
+        let (moving, fetching): ([&(dyn ToSql + Sync); 2], [&(dyn ToSql + Sync); 1]) =
+            ([&self.epoch.0, &ids], [&ids]);
+        tx.prepare(&[MOVE, FETCH, lanes::SETTLE]).await?;
+        let (moved, fetched, settled) = tokio::join!(
+            biased;
+            async { if ids.is_empty() { Ok(0) } else { tx.execute(MOVE, &moving).await } },
+            async { if ids.is_empty() { Ok(Vec::new()) } else { tx.query(FETCH, &fetching).await } },
+            async { if chosen.settled.is_empty() { Ok(()) } else { lanes::settle(tx, &chosen.settled).await } },
+        );
+        if moved? < ids.len() as u64 {
+            // Somebody took one out of a lane that was gone when it was to be locked.
+            return Err(Failure::Passing);
+        }
+        settled?;
+        let read = |row: &Row| {
+            let id = get(row, 0)?;
+            let peeked = peeked.get(&id).ok_or_else(|| Failure::Bad("a delivery nobody asked for".into()))?;
+            Ok((id, read_claimed(row, peeked)?))
+        };
+        fetched?.iter().map(read).collect()
     }
 
     /// The orders among these lanes that somebody has some of, and whether that is another node.
-    async fn under_way(&self, tx: &Session, locked: &BTreeSet<Code>) -> Result<HashMap<Code, bool>, Failure> {
-        let orders: Vec<_> = locked.iter().filter(|(_, code)| code.starts_with('=')).collect();
+    async fn under_way(
+        &self,
+        tx: &Session,
+        locked: &BTreeMap<Code, Locked>,
+    ) -> Result<HashMap<Code, bool>, Failure> {
+        let orders: Vec<_> = locked.keys().filter(|(_, code)| code.starts_with('=')).collect();
         if orders.is_empty() {
             return Ok(HashMap::new());
         }
@@ -422,38 +480,6 @@ impl Claiming<'_> {
         }
         Ok(())
     }
-
-    /// Leases what was taken, and fetches what is needed to send it.
-    async fn lease(
-        &self,
-        tx: &Session,
-        taken: &BTreeMap<Code, Taking>,
-    ) -> Result<HashMap<DeliveryId, Claimed>, Failure> {
-        let mut leases = Vec::new();
-        let mut peeked = HashMap::new();
-        for ((webhook, code), taking) in taken {
-            let lane = Lane::parse(code).ok_or_else(|| Failure::Bad(format!("{code:?} is no lane")))?;
-            for one in &taking.deliveries {
-                let place = Place { delivery: one.id, webhook: *webhook, lane: lane.clone(), seq: one.seq };
-                leases.push((place, one.rescued));
-                peeked.insert(one.id, one);
-            }
-        }
-        if leases.is_empty() {
-            return Ok(HashMap::new());
-        }
-        lanes::lease(tx, self.epoch, &leases).await?;
-        let ids: Vec<_> = leases.iter().map(|(place, _)| Col(place.delivery)).collect();
-        let rows = tx.query(FETCH, &[&ids]).await?;
-        rows.iter()
-            .map(|row| {
-                let id = get(row, 0)?;
-                let peeked =
-                    peeked.get(&id).ok_or_else(|| Failure::Bad("a delivery nobody asked for".into()))?;
-                Ok((id, read_claimed(row, peeked)?))
-            })
-            .collect()
-    }
 }
 
 fn read_claimed(row: &Row, peeked: &Peeked) -> Result<Claimed, Failure> {
@@ -511,10 +537,16 @@ async fn release(
         orphans.iter().map(|one| (one.place.webhook, one.place.lane.code().into_owned())).collect();
     let count = orphans.len();
     give_back(&tx, orphans, |delivery| due.get(&delivery).copied().unwrap_or(now), now).await?;
+    unhold(&tx, &keys, epoch).await?;
+    Ok(count)
+}
+
+/// Lets go of lanes that are held.
+async fn unhold(tx: &Session, keys: &Keys, epoch: Epoch) -> Result<(), Failure> {
     let webhooks: Vec<_> = keys.iter().map(|(webhook, _)| Col(*webhook)).collect();
     let codes: Vec<_> = keys.iter().map(|(_, code)| code.as_str()).collect();
     tx.execute(UNHOLD, &[&webhooks, &codes, &epoch.0]).await?;
-    Ok(count)
+    Ok(())
 }
 
 /// Gives back leases of whose commit nobody was told. Their transactions are over once the node's row is ours.

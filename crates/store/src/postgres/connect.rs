@@ -1,17 +1,21 @@
 //! The way to the server: the URL, TLS, pools.
 
-use std::{str::FromStr, sync::Arc, time::Duration};
+use std::{pin::Pin, str::FromStr, sync::Arc, time::Duration};
 
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime, Timeouts};
+use futures_util::{Stream, stream};
 use rustls::{
     ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature},
     pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject},
 };
-use tokio_postgres::{Client, Config, Connection, Socket, config::SslMode, tls::MakeTlsConnect};
+use tokio_postgres::{
+    AsyncMessage, Client, Config, NoTls,
+    config::{Host, SslMode},
+};
 use tokio_postgres_rustls::MakeRustlsConnect;
-use url::Url;
+use url::form_urlencoded;
 
 use super::Options;
 use crate::error::OpenError;
@@ -21,14 +25,15 @@ use crate::error::OpenError;
 const PLANS: &str = "-c jit=off -c plan_cache_mode=force_generic_plan -c enable_seqscan=off \
     -c enable_hashjoin=off -c enable_mergejoin=off -c enable_bitmapscan=off -c enable_sort=off";
 
-/// What drives a connection.
-pub(super) type Driver = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
+/// What a connection brings beside answers. It is driven by being read.
+pub(super) type Messages = Pin<Box<dyn Stream<Item = Result<AsyncMessage, tokio_postgres::Error>> + Send>>;
 
 /// How to reach the server.
 #[derive(Clone)]
 pub(super) struct Way {
     config: Config,
-    tls: MakeRustlsConnect,
+    /// None where there is nothing to be encrypted, such as a Unix socket.
+    tls: Option<MakeRustlsConnect>,
     /// Where it is, without secrets.
     pub(super) place: String,
 }
@@ -36,23 +41,18 @@ pub(super) struct Way {
 impl Way {
     pub(super) fn parse(options: &Options) -> Result<Self, OpenError> {
         let bad = |reason: String| OpenError::BadUrl(reason);
-        let mut url = Url::parse(&options.url).map_err(|error| bad(error.to_string()))?;
         // What the driver does not know is taken out before it reads the rest.
         let (mut mode, mut root, mut rest) = (String::from("prefer"), None, Vec::new());
-        for (name, value) in url.query_pairs() {
+        let (base, query) = options.url.split_once('?').unwrap_or((&options.url, ""));
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             match &*name {
                 "sslmode" => mode = value.into_owned(),
                 "sslrootcert" => root = Some(value.into_owned()),
                 _ => rest.push((name.into_owned(), value.into_owned())),
             }
         }
-        url.set_query(None);
-        if !rest.is_empty() {
-            url.query_pairs_mut().extend_pairs(rest);
-        }
-        // The driver takes a plus sign as it is.
-        let text = url.as_str().replace('+', "%20");
-        let mut config = Config::from_str(&text).map_err(|error| bad(super::session::said(&error)))?;
+        let url = with_query(base, &rest);
+        let mut config = Config::from_str(&url).map_err(|error| bad(super::session::said(&error)))?;
         let (ssl, check) = match &*mode {
             "disable" => (SslMode::Disable, Check::Nothing),
             "prefer" => (SslMode::Prefer, Check::Nothing),
@@ -76,18 +76,24 @@ impl Way {
             config.application_name("redrive");
         }
         let place = place(&config);
-        Ok(Self { config, tls: tls(check, root.as_deref())?, place })
+        let is_local = config.get_hosts().iter().all(|host| matches!(host, Host::Unix(_)));
+        let tls = match ssl == SslMode::Disable || is_local {
+            true => None,
+            false => Some(tls(check, root.as_deref())?),
+        };
+        if tls.is_none() {
+            config.ssl_mode(SslMode::Disable);
+        }
+        Ok(Self { config, tls, place })
     }
 
     /// The URL with the planner's settings in its options.
     #[cfg(feature = "conformance")]
     pub(super) fn planning_url(options: &Options) -> String {
-        let mut url = Url::parse(&options.url).expect("a test has a good URL");
-        let own =
-            url.query_pairs().find(|(name, _)| name == "options").map_or(String::new(), |(_, o)| o.into());
-        url.set_query(None);
-        url.query_pairs_mut().append_pair("options", &format!("{PLANS} {own}"));
-        url.as_str().replace('+', "%20")
+        let (base, query) = options.url.split_once('?').unwrap_or((&options.url, ""));
+        let own = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "options");
+        let own = own.map_or(String::new(), |(_, own)| own.into_owned());
+        with_query(base, &[("options".into(), format!("{PLANS} {own}"))])
     }
 
     /// A pool of connections whose statements may take so long.
@@ -95,8 +101,11 @@ impl Way {
         let mut config = self.config.clone();
         let own = config.get_options().unwrap_or_default().to_owned();
         config.options(format!("{PLANS} -c statement_timeout={} {own}", statement_timeout.as_millis()));
-        let recycling_method = RecyclingMethod::Fast;
-        let manager = Manager::from_config(config, self.tls.clone(), ManagerConfig { recycling_method });
+        let recycled = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+        let manager = match &self.tls {
+            Some(tls) => Manager::from_config(config, tls.clone(), recycled),
+            None => Manager::from_config(config, NoTls, recycled),
+        };
         let timeouts = Timeouts {
             wait: Some(options.statement_timeout),
             create: Some(options.connect_timeout),
@@ -107,14 +116,28 @@ impl Way {
     }
 
     /// A connection of one's own, and what drives it.
-    pub(super) async fn connect(&self) -> Result<(Client, Driver), tokio_postgres::Error> {
-        self.config.connect(self.tls.clone()).await
+    pub(super) async fn connect(&self) -> Result<(Client, Messages), tokio_postgres::Error> {
+        Ok(match &self.tls {
+            Some(tls) => {
+                let (client, mut connection) = self.config.connect(tls.clone()).await?;
+                (client, Box::pin(stream::poll_fn(move |context| connection.poll_message(context))))
+            }
+            None => {
+                let (client, mut connection) = self.config.connect(NoTls).await?;
+                (client, Box::pin(stream::poll_fn(move |context| connection.poll_message(context))))
+            }
+        })
     }
+}
+
+/// A URL with these parameters. The driver takes a plus sign as it is, so a blank must not become one.
+fn with_query(base: &str, parameters: &[(String, String)]) -> String {
+    let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(parameters).finish();
+    format!("{base}?{}", query.replace('+', "%20"))
 }
 
 /// Where a server is, in words that may be shown.
 fn place(config: &Config) -> String {
-    use tokio_postgres::config::Host;
     let hosts = config.get_hosts().iter().zip(config.get_ports().iter().chain(std::iter::repeat(&5432)));
     let hosts: Vec<_> = hosts
         .map(|(host, port)| match host {
@@ -218,5 +241,35 @@ impl ServerCertVerifier for Lenient {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place_of(url: &str) -> Result<String, OpenError> {
+        Way::parse(&Options::at(url)).map(|way| way.place)
+    }
+
+    #[test]
+    fn urls_name_one_server_or_several() {
+        assert_eq!(place_of("postgres://me@db/redrive").unwrap(), "db:5432/redrive");
+        assert_eq!(
+            place_of("postgres://me@a:1,b:2/redrive?target_session_attrs=read-write").unwrap(),
+            "a:1,b:2/redrive"
+        );
+        let local = Way::parse(&Options::at("postgresql://me@%2Frun%2Fpostgresql/redrive")).unwrap();
+        assert_eq!(local.place, "/run/postgresql/redrive");
+        assert!(local.tls.is_none(), "there is nothing to be encrypted");
+    }
+
+    #[test]
+    fn options_reach_the_server_as_they_were_written() {
+        let way =
+            Way::parse(&Options::at("postgres://me@db/r?options=-csearch_path%3Dmine%20-cwork_mem%3D8MB"));
+        assert_eq!(way.unwrap().config.get_options(), Some("-csearch_path=mine -cwork_mem=8MB"));
+        let way = Way::parse(&Options::at("postgres://a+b:c+d@db/r")).unwrap();
+        assert_eq!((way.config.get_user(), way.config.get_password()), (Some("a+b"), Some(&b"c+d"[..])));
     }
 }

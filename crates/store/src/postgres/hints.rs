@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{StreamExt, stream};
+use futures_util::StreamExt;
 use tokio::{sync::Notify, task::AbortHandle};
 use tokio_postgres::{AsyncMessage, Client};
 
@@ -86,10 +86,9 @@ impl Desk {
     async fn work(self) {
         loop {
             match self.way.connect().await {
-                Ok((client, mut connection)) => {
+                Ok((client, mut messages)) => {
                     let board = self.board.clone();
                     let hearing = async move {
-                        let mut messages = stream::poll_fn(move |context| connection.poll_message(context));
                         while let Some(Ok(message)) = messages.next().await {
                             if let AsyncMessage::Notification(note) = message {
                                 board.heard(note.payload());

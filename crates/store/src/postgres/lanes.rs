@@ -14,8 +14,13 @@ use super::{
 };
 use crate::Epoch;
 
-/// Makes lanes look for work no later than given, or than whatever blocks their webhooks.
-const WAKE: &str = "WITH r AS (
+/// Makes deliveries wait, and their lanes look for work no later than given, or than whatever blocks their
+/// webhooks. Locks the lanes.
+pub(super) const WAIT: &str = "WITH new AS (
+         INSERT INTO waiting (delivery, webhook, lane, place, seq, due, created_at, rescues, deaths)
+         SELECT * FROM unnest($6::uuid[], $7::uuid[], $8::text[], $9::bigint[], $10::bigint[], $11::bigint[],
+                              $12::bigint[], $13::integer[], $14::integer[])),
+     r AS (
          SELECT webhook, CASE WHEN paused THEN $4::bigint ELSE greatest(hold_until, circuit_until) END AS until
          FROM runtime WHERE webhook = ANY($1::uuid[]) ORDER BY webhook FOR SHARE)
      INSERT INTO lanes (webhook, lane, wake_at, pool)
@@ -41,10 +46,15 @@ const LOOK: &str = "UPDATE lanes l SET wake_at = greatest(h.due, (SELECT
          SELECT w.due FROM waiting w WHERE w.webhook = k.webhook AND w.lane = k.lane COLLATE \"C\"
          ORDER BY w.place, w.seq LIMIT 1) h
      WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\"";
-/// The same, and who holds them from then on.
-const SETTLE: &str = "UPDATE lanes l SET wake_at = greatest(h.due, k.not_before), held_by = k.holder
-     FROM unnest($1::uuid[], $2::text[], $3::bigint[], $4::bigint[]) AS k(webhook, lane, not_before, holder)
-     CROSS JOIN LATERAL (
+/// The same, and who holds them from then on; those with nothing left go.
+pub(super) const SETTLE: &str = "WITH k AS (
+         SELECT * FROM unnest($1::uuid[], $2::text[], $3::bigint[], $4::bigint[])
+             AS k(webhook, lane, not_before, holder)),
+     closed AS (
+         DELETE FROM lanes l USING k WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\" AND NOT EXISTS (
+             SELECT 1 FROM waiting w WHERE w.webhook = k.webhook AND w.lane = k.lane COLLATE \"C\"))
+     UPDATE lanes l SET wake_at = greatest(h.due, k.not_before), held_by = k.holder
+     FROM k CROSS JOIN LATERAL (
          SELECT w.due FROM waiting w WHERE w.webhook = k.webhook AND w.lane = k.lane COLLATE \"C\"
          ORDER BY w.place, w.seq LIMIT 1) h
      WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\"";
@@ -52,27 +62,20 @@ const SETTLE: &str = "UPDATE lanes l SET wake_at = greatest(h.due, k.not_before)
 const CLOSE: &str = "DELETE FROM lanes l USING unnest($1::uuid[], $2::text[]) AS k(webhook, lane)
      WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\" AND NOT EXISTS (
          SELECT 1 FROM waiting w WHERE w.webhook = k.webhook AND w.lane = k.lane COLLATE \"C\")";
-const WAIT: &str =
-    "INSERT INTO waiting (delivery, webhook, lane, place, seq, due, created_at, rescues, deaths)
-     SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[],
-                          $7::bigint[], $8::integer[], $9::integer[])";
-const LEASE: &str = "INSERT INTO leased (epoch, delivery, webhook, lane, seq, rescues, deaths)
-     SELECT $1::bigint, * FROM unnest($2::uuid[], $3::uuid[], $4::text[], $5::bigint[], $6::integer[], $7::integer[])";
 const BLOCKED_UNTIL: &str = "SELECT webhook,
          CASE WHEN paused THEN $2::bigint ELSE greatest(hold_until, circuit_until) END
      FROM runtime WHERE webhook = ANY($1::uuid[])";
 
 /// The statements whose cost must follow what they change: a test explains their plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 9] = [
-    ("wake lanes", WAKE),
+pub(super) const PLANNED: [(&str, &str); 8] = [
+    ("make wait", WAIT),
     ("lock what blocks", LOCK_RUNTIME),
     ("lock lanes", LOCK),
     ("lock a webhook's lanes", LOCK_ALL),
     ("look at lanes again", LOOK),
     ("settle lanes", SETTLE),
     ("close lanes", CLOSE),
-    ("make wait", WAIT),
     ("what blocks", BLOCKED_UNTIL),
 ];
 
@@ -109,23 +112,60 @@ fn columns(keys: &Keys) -> (Vec<Col<WebhookId>>, Vec<&str>) {
     keys.iter().map(|(webhook, code)| (Col(*webhook), code.as_str())).unzip()
 }
 
-/// Leases deliveries to a node.
-pub(super) async fn lease(tx: &Session, epoch: Epoch, leases: &[(Place, Rescued)]) -> Result<(), Failure> {
-    let codes: Vec<_> = leases.iter().map(|(place, _)| place.lane.code()).collect();
-    tx.execute(
-        LEASE,
-        &[
-            &epoch.0,
-            &leases.iter().map(|(place, _)| Col(place.delivery)).collect::<Vec<_>>(),
-            &leases.iter().map(|(place, _)| Col(place.webhook)).collect::<Vec<_>>(),
-            &codes.iter().map(|code| &**code).collect::<Vec<_>>(),
-            &leases.iter().map(|(place, _)| place.seq).collect::<Vec<_>>(),
-            &leases.iter().map(|(_, rescued)| rescued.rescues).collect::<Vec<_>>(),
-            &leases.iter().map(|(_, rescued)| rescued.deaths).collect::<Vec<_>>(),
-        ],
-    )
-    .await?;
-    Ok(())
+/// What is needed to make deliveries wait: by which times their lanes are to look, and which are orders.
+pub(super) struct Waits<'a> {
+    waits: &'a [Wait],
+    wakes: BTreeMap<(WebhookId, String), Time>,
+    orders: Keys,
+}
+
+impl<'a> Waits<'a> {
+    pub(super) fn new(waits: &'a [Wait]) -> Self {
+        let mut wakes: BTreeMap<(WebhookId, String), Time> = BTreeMap::new();
+        let mut orders = Keys::new();
+        for wait in waits {
+            let key = (wait.place.webhook, wait.place.lane.code().into_owned());
+            if wait.place.lane.is_ordered() {
+                orders.insert(key.clone());
+            }
+            let at = wakes.entry(key).or_insert(wait.due);
+            *at = wait.due.min(*at);
+        }
+        Self { waits, wakes, orders }
+    }
+
+    /// Whether one statement is all.
+    pub(super) fn is_simple(&self) -> bool {
+        self.orders.is_empty()
+    }
+
+    /// Makes them wait, by one statement.
+    pub(super) async fn insert(&self, tx: &Session) -> Result<(), Failure> {
+        let (waits, wakes) = (self.waits, &self.wakes);
+        let place = |wait: &Wait| if wait.place.lane.is_ordered() { 0 } else { wait.due.millis() };
+        let codes: Vec<_> = waits.iter().map(|wait| wait.place.lane.code()).collect();
+        tx.execute(
+            WAIT,
+            &[
+                &wakes.keys().map(|(webhook, _)| Col(*webhook)).collect::<Vec<_>>(),
+                &wakes.keys().map(|(_, code)| code.as_str()).collect::<Vec<_>>(),
+                &wakes.values().map(|at| Col(*at)).collect::<Vec<_>>(),
+                &Col(Time::FOREVER),
+                &redrive_core::tenant::DEFAULT_POOL,
+                &waits.iter().map(|wait| Col(wait.place.delivery)).collect::<Vec<_>>(),
+                &waits.iter().map(|wait| Col(wait.place.webhook)).collect::<Vec<_>>(),
+                &codes.iter().map(|code| &**code).collect::<Vec<_>>(),
+                &waits.iter().map(place).collect::<Vec<_>>(),
+                &waits.iter().map(|wait| wait.place.seq).collect::<Vec<_>>(),
+                &waits.iter().map(|wait| Col(wait.due)).collect::<Vec<_>>(),
+                &waits.iter().map(|wait| Col(wait.created_at)).collect::<Vec<_>>(),
+                &waits.iter().map(|wait| wait.rescued.rescues).collect::<Vec<_>>(),
+                &waits.iter().map(|wait| wait.rescued.deaths).collect::<Vec<_>>(),
+            ],
+        )
+        .await?;
+        Ok(())
+    }
 }
 
 /// Makes deliveries wait, and their lanes look at them in time.
@@ -133,49 +173,13 @@ pub(super) async fn wait(tx: &Session, waits: &[Wait]) -> Result<(), Failure> {
     if waits.is_empty() {
         return Ok(());
     }
-    let place = |wait: &Wait| if wait.place.lane.is_ordered() { 0 } else { wait.due.millis() };
-    let codes: Vec<_> = waits.iter().map(|wait| wait.place.lane.code()).collect();
-    tx.execute(
-        WAIT,
-        &[
-            &waits.iter().map(|wait| Col(wait.place.delivery)).collect::<Vec<_>>(),
-            &waits.iter().map(|wait| Col(wait.place.webhook)).collect::<Vec<_>>(),
-            &codes.iter().map(|code| &**code).collect::<Vec<_>>(),
-            &waits.iter().map(place).collect::<Vec<_>>(),
-            &waits.iter().map(|wait| wait.place.seq).collect::<Vec<_>>(),
-            &waits.iter().map(|wait| Col(wait.due)).collect::<Vec<_>>(),
-            &waits.iter().map(|wait| Col(wait.created_at)).collect::<Vec<_>>(),
-            &waits.iter().map(|wait| wait.rescued.rescues).collect::<Vec<_>>(),
-            &waits.iter().map(|wait| wait.rescued.deaths).collect::<Vec<_>>(),
-        ],
-    )
-    .await?;
-    let mut wakes: BTreeMap<(WebhookId, String), Time> = BTreeMap::new();
-    let mut orders = Keys::new();
-    for wait in waits {
-        let key = (wait.place.webhook, wait.place.lane.code().into_owned());
-        if wait.place.lane.is_ordered() {
-            orders.insert(key.clone());
-        }
-        let at = wakes.entry(key).or_insert(wait.due);
-        *at = wait.due.min(*at);
-    }
-    wake(tx, &wakes).await?;
+    let waits = Waits::new(waits);
+    waits.insert(tx).await?;
     // In an order only the first one counts, and none of these may be it.
-    match orders.is_empty() {
+    match waits.is_simple() {
         true => Ok(()),
-        false => set_by_first(tx, &orders).await,
+        false => set_by_first(tx, &waits.orders).await,
     }
-}
-
-/// Makes lanes look for work by these times. Locks them.
-async fn wake(tx: &Session, wakes: &BTreeMap<(WebhookId, String), Time>) -> Result<(), Failure> {
-    let webhooks: Vec<_> = wakes.keys().map(|(webhook, _)| Col(*webhook)).collect();
-    let codes: Vec<_> = wakes.keys().map(|(_, code)| code.as_str()).collect();
-    let times: Vec<_> = wakes.values().map(|at| Col(*at)).collect();
-    let pool = redrive_core::tenant::DEFAULT_POOL;
-    tx.execute(WAKE, &[&webhooks, &codes, &times, &Col(Time::FOREVER), &pool]).await?;
-    Ok(())
 }
 
 /// Locks lanes, and what blocks their webhooks, before anything is taken out of them. Gives those that are
@@ -234,7 +238,7 @@ pub(super) async fn settle(tx: &Session, settled: &Settled) -> Result<(), Failur
     let not_before: Vec<_> = settled.values().map(|(_, not_before)| Col(*not_before)).collect();
     let holders: Vec<_> = settled.values().map(|(holder, _)| holder.map(|epoch| epoch.0)).collect();
     tx.execute(SETTLE, &[&webhooks, &codes, &not_before, &holders]).await?;
-    close(tx, &keys).await
+    Ok(())
 }
 
 /// Sets every lane of a webhook anew, after what blocks it has changed. Nobody holds them from then on.

@@ -10,6 +10,7 @@ mod convert;
 mod gates;
 mod hints;
 mod history;
+pub(crate) mod import;
 mod lanes;
 mod nodes;
 mod partitions;
@@ -141,6 +142,7 @@ impl Postgres {
             counts.clone(),
             options.query_timeout + grace,
         );
+        import::refuse_unfinished(&writers, &way).await?;
         let schema = schema::name(&writers).await.map_err(|failure| unreachable(&way, &failure))?;
         let hints = Hints::start(&way, &schema, options);
         let partitions = Partitions::new(&schema);

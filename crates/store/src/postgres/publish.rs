@@ -13,7 +13,7 @@ use tokio_postgres::types::ToSql;
 use super::{
     Postgres,
     convert::{Col, get, hash, plain},
-    lanes::{self, Place, Rescued, Wait},
+    lanes::{self, Place, Rescued, WAIT, Wait, Waits},
     session::{Failure, Tx},
 };
 use crate::{Birth, Done, Epoch, NewEvent, Publish, Published, codes::Code};
@@ -85,7 +85,7 @@ struct Known {
 /// Publishes a batch in one transaction. `told` is set just before the commit, from when on a failure leaves
 /// its result in doubt.
 pub(super) async fn commit(tx: &Tx, batch: &[&NewEvent], told: &mut bool) -> Result<Vec<Published>, Failure> {
-    tx.prepare(&[LOOK, KEYS, TAKE_KEYS, INSERT]).await?;
+    tx.prepare(&[LOOK, KEYS, TAKE_KEYS, INSERT, WAIT]).await?;
     let mut known = look(tx, batch).await?;
     let published: Vec<_> = batch.iter().map(|new| known.decide(new)).collect();
     let new: Vec<_> = batch
@@ -101,13 +101,25 @@ pub(super) async fn commit(tx: &Tx, batch: &[&NewEvent], told: &mut bool) -> Res
         return Ok(published);
     }
     let waits = waits(&new);
-    if waits.is_empty() {
+    let waiting = Waits::new(&waits);
+    if waiting.is_simple() {
         *told = true;
-        let keys = take_keys(tx, &new);
-        let (keys, inserted, committed) =
-            tokio::join!(biased; keys, insert(tx, &known, &new), tx.commit_unseen());
+        let wait = async {
+            match waits.is_empty() {
+                true => Ok(()),
+                false => waiting.insert(tx).await,
+            }
+        };
+        let (keys, inserted, waiting, committed) = tokio::join!(
+            biased;
+            take_keys(tx, &new),
+            insert(tx, &known, &new),
+            wait,
+            tx.commit_unseen(),
+        );
         keys?;
         inserted?;
+        waiting?;
         committed?;
     } else {
         take_keys(tx, &new).await?;

@@ -1,6 +1,8 @@
 //! The schema's versions. Migrations are numbered files, applied once and kept by checksum; of several nodes
 //! that start at once one applies them and the others wait.
 
+use futures_util::StreamExt;
+
 use super::{
     connect::Way,
     session::{Failure, Sessions, said},
@@ -28,7 +30,7 @@ const LOCK: &str = "SELECT pg_advisory_lock(hashtext('redrive migrations'), hash
 pub(super) async fn prepare(way: &Way, migrate: bool) -> Result<Migrated, OpenError> {
     let failed = |error: tokio_postgres::Error| unreachable(way, &said(&error));
     let (mut client, connection) = way.connect().await.map_err(failed)?;
-    let driven = tokio::spawn(connection);
+    let driven = tokio::spawn(connection.for_each(|_| async {}));
     let runner = embedded::migrations::runner();
     let known = runner.get_migrations().iter().map(|migration| migration.version()).max();
     let known = i64::from(known.unwrap_or_default());

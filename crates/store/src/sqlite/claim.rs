@@ -151,6 +151,8 @@ fn claim_lane(
     let home: Option<i64> =
         transaction.prepare_cached(HOME)?.query_row([Col(webhook)], |row| row.get(0)).optional()?;
     if home.is_some_and(|home| home != epoch.0) {
+        // The home could not see a lane that is held by somebody else.
+        unhold(transaction, &room.key, epoch)?;
         return Ok(nothing);
     }
     let blocked_until = lanes::blocked_until(transaction, webhook)?;
@@ -267,10 +269,16 @@ fn release(
         .optional()?;
     let Some((place, rescued, cancel)) = lease else { return Ok(false) };
     give_back(transaction, &place, rescued, cancel.as_deref(), due, now)?;
+    unhold(transaction, &LaneKey { webhook: place.webhook, lane: place.lane }, epoch)?;
+    Ok(true)
+}
+
+/// Lets go of a lane that is held.
+fn unhold(transaction: &Transaction<'_>, key: &LaneKey, epoch: Epoch) -> rusqlite::Result<()> {
     transaction
         .prepare_cached("UPDATE lanes SET held_by = NULL WHERE webhook = ? AND lane = ? AND held_by = ?")?
-        .execute((Col(place.webhook), place.lane.code(), epoch.0))?;
-    Ok(true)
+        .execute((Col(key.webhook), key.lane.code(), epoch.0))?;
+    Ok(())
 }
 
 /// Puts a delivery whose lease has just ended where it belongs.

@@ -6,6 +6,7 @@
 mod changes;
 mod claim;
 mod convert;
+pub(crate) mod export;
 mod gates;
 mod history;
 mod lanes;

@@ -17,8 +17,7 @@ const APPLICATION_ID: i64 = 0x5264_7276;
 /// Brings the schema up to date, or refuses one that is newer than this binary.
 pub(super) fn prepare(connection: &mut Connection, path: &Path) -> Result<(), OpenError> {
     let runner = embedded::migrations::runner();
-    let known = runner.get_migrations().iter().map(|migration| migration.version()).max();
-    let known = i64::from(known.unwrap_or_default());
+    let known = known();
     if is_foreign(connection).map_err(|error| unusable(path, &error))? {
         return Err(unusable(path, &"it is a database of another program"));
     }
@@ -28,6 +27,18 @@ pub(super) fn prepare(connection: &mut Connection, path: &Path) -> Result<(), Op
     }
     runner.run(connection).map_err(|error| unusable(path, &error))?;
     Ok(())
+}
+
+/// The newest version of the schema that this binary knows.
+pub(super) fn known() -> i64 {
+    let runner = embedded::migrations::runner();
+    let known = runner.get_migrations().iter().map(|migration| migration.version()).max();
+    i64::from(known.unwrap_or_default())
+}
+
+/// Whether a file is a database of ours.
+pub(super) fn is_ours(connection: &Connection) -> rusqlite::Result<bool> {
+    connection.query_row("PRAGMA application_id", (), |row| Ok(row.get::<_, i64>(0)? == APPLICATION_ID))
 }
 
 fn is_foreign(connection: &Connection) -> rusqlite::Result<bool> {
@@ -40,7 +51,8 @@ fn is_foreign(connection: &Connection) -> rusqlite::Result<bool> {
     Ok(id != APPLICATION_ID)
 }
 
-fn version(connection: &Connection) -> rusqlite::Result<i64> {
+/// The version of a file's schema; 0 if it has none.
+pub(super) fn version(connection: &Connection) -> rusqlite::Result<i64> {
     let table = "SELECT 1 FROM sqlite_master WHERE name = 'refinery_schema_history'";
     if connection.query_row(table, (), |_| Ok(())).optional()?.is_none() {
         return Ok(0);

@@ -245,4 +245,19 @@ CREATE TABLE changes (
 );
 CREATE INDEX changes_by_xact ON changes (xact);
 
+-- An unfinished copy of an embedded store: of which one, in which state, and how far it has got. There is a row
+-- only while there is such a copy, and no server starts then. See copy/mod.rs.
+CREATE TABLE copying (
+    made           text NOT NULL,
+    state          text NOT NULL,
+    path           text NOT NULL,
+    -- When whatever was leased in the source is given back.
+    at             bigint NOT NULL,
+    step           text NOT NULL,
+    last           text[],
+    rows           bigint NOT NULL,
+    altered        bigint NOT NULL DEFAULT 0,
+    altered_values text[] NOT NULL DEFAULT '{}'
+);
+
 INSERT INTO tenants (id, name, created_at) VALUES ('default', 'Default', 0);

@@ -1,26 +1,15 @@
-//! The one group commit: a thread that owns the database and writes all that waits in one transaction.
-//!
-//! It never waits for company: a lone publish is committed at once, and what arrives during a commit makes
-//! up the next one. Nothing is announced before the disk has it.
+//! The store on SQLite: a thread that owns the database.
 
 use std::{
     error::Error,
-    path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-        mpsc::{Receiver, Sender, channel},
-    },
+    iter,
+    sync::mpsc::{Receiver, Sender, channel},
     thread,
 };
 
-use bytes::Bytes;
 use rusqlite::{Connection, Statement};
-use tokio::sync::{Semaphore, mpsc::UnboundedSender, oneshot};
-use uuid::Uuid;
 
-/// The most rows of one transaction, so that a burst cannot make one commit arbitrarily slow.
-const BATCH: usize = 5_000;
+use super::{Announcer, BATCH, Batch, Outcome, Publish, Write, stop_if_failed};
 
 /// The tables of a sender, with the indexes it cannot do without: one event per idempotency key, the history
 /// of a webhook in order, what is due, and one attempt per number.
@@ -53,112 +42,30 @@ const INSERT_DELIVERY: &str = "INSERT INTO delivery VALUES (?1, ?2, 1, 1, ?3, 0)
 const INSERT_ATTEMPT: &str = "INSERT INTO attempt VALUES (?1, ?2, 1, ?3, ?4)";
 const END_DELIVERY: &str = "UPDATE delivery SET status = ?2, attempts = 1 WHERE id = ?1 AND status = 1";
 
-/// An accepted event on its way to the disk.
-pub(crate) struct Publish {
-    pub(crate) event: Uuid,
-    pub(crate) event_type: String,
-    pub(crate) created_at: i64,
-    pub(crate) delivery: Uuid,
-    pub(crate) payload: Bytes,
-    /// Answers the publisher.
-    pub(crate) ack: oneshot::Sender<()>,
-}
-
-/// What the receiver answered to a delivery; status 0 where no answer came.
-pub(crate) struct Outcome {
-    pub(crate) delivery: Uuid,
-    pub(crate) attempt: Uuid,
-    pub(crate) http_status: u16,
-    pub(crate) duration_us: i64,
-}
-
-enum Write {
-    Publish(Publish),
-    Outcome(Outcome),
-}
-
-/// Hands rows to the writer's thread.
-#[derive(Clone)]
-pub(crate) struct Writer {
-    queue: Sender<Write>,
-    commits: Arc<AtomicU64>,
-}
-
-impl Writer {
-    pub(crate) fn publish(&self, publish: Publish) {
-        self.put(Write::Publish(publish));
-    }
-
-    pub(crate) fn record(&self, outcome: Outcome) {
-        self.put(Write::Outcome(outcome));
-    }
-
-    /// Transactions committed since the start.
-    pub(crate) fn commits(&self) -> u64 {
-        self.commits.load(Relaxed)
-    }
-
-    /// The thread ends only by a failed write, which ends the process: nobody is left to tell.
-    fn put(&self, write: Write) {
-        let _ = self.queue.send(write);
-    }
-}
-
-/// Opens the database and makes its tables.
-pub(crate) fn open(path: &Path) -> Result<Connection, rusqlite::Error> {
+pub(super) fn spawn(path: &str, announcer: Announcer) -> Result<Sender<Write>, rusqlite::Error> {
+    let (queue, waiting) = channel();
     let store = Connection::open(path)?;
     store.execute_batch(SCHEMA)?;
-    Ok(store)
-}
-
-/// Starts the writer. Each commit's publishes leave as one message to `committed`: one wake-up of the HTTP
-/// side per transaction instead of one per event.
-pub(crate) fn spawn(
-    store: Connection,
-    committed: UnboundedSender<Vec<Publish>>,
-    room: Arc<Semaphore>,
-) -> Writer {
-    let (queue, waiting) = channel();
-    let commits = Arc::new(AtomicU64::new(0));
-    let counter = Arc::clone(&commits);
-    thread::spawn(move || {
-        if let Err(error) = write_all(&store, &waiting, &committed, &room, &counter) {
-            eprintln!("the store failed, the relay stops: {error}");
-            std::process::exit(1);
-        }
-    });
-    Writer { queue, commits }
+    thread::spawn(move || stop_if_failed(write_all(&store, &waiting, &announcer)));
+    Ok(queue)
 }
 
 fn write_all(
     store: &Connection,
     waiting: &Receiver<Write>,
-    committed: &UnboundedSender<Vec<Publish>>,
-    room: &Semaphore,
-    commits: &AtomicU64,
+    announcer: &Announcer,
 ) -> Result<(), Box<dyn Error>> {
     let mut begin = store.prepare("BEGIN IMMEDIATE")?;
     let mut commit = store.prepare("COMMIT")?;
     let mut rows = Rows::prepare(store)?;
-    let mut outcomes = Vec::new();
     while let Ok(first) = waiting.recv() {
-        let mut publishes = Vec::with_capacity(128);
-        for write in std::iter::once(first).chain(waiting.try_iter()).take(BATCH) {
-            match write {
-                Write::Publish(publish) => publishes.push(publish),
-                Write::Outcome(outcome) => outcomes.push(outcome),
-            }
-        }
+        let batch = Batch::sort(iter::once(first).chain(waiting.try_iter()).take(BATCH));
+        let statements = 2 + 2 * (batch.publishes.len() + batch.outcomes.len());
         begin.execute([])?;
-        rows.insert(&publishes)?;
-        rows.finish(&outcomes)?;
+        rows.insert(&batch.publishes)?;
+        rows.finish(&batch.outcomes)?;
         commit.execute([])?;
-        commits.fetch_add(1, Relaxed);
-        room.add_permits(outcomes.len());
-        outcomes.clear();
-        if !publishes.is_empty() {
-            committed.send(publishes)?;
-        }
+        announcer.committed(batch, statements)?;
     }
     Ok(())
 }
@@ -202,8 +109,7 @@ impl<'store> Rows<'store> {
             ))?;
         }
         for end in outcomes {
-            let status = if (200..300).contains(&end.http_status) { 2 } else { 3 };
-            self.end.execute((end.delivery.as_bytes(), status))?;
+            self.end.execute((end.delivery.as_bytes(), end.status()))?;
         }
         Ok(())
     }

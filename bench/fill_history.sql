@@ -1,0 +1,90 @@
+-- Fills a database with finished deliveries, as if they had been made over the last :days days: one event, one
+-- delivery and one attempt each, spread over the webhooks that are there. One in a thousand is dead.
+--
+-- Run by `bench/run --history` on a database whose schema and webhooks Redrive has made:
+--     psql -v n=2000000 -v days=60 -f bench/fill_history.sql
+--
+-- It writes past the API, so it must follow the schema: the columns and indexes of events, deliveries, attempts
+-- and dead, the numbers that stand for states, and how months are made (crates/store/src/postgres). What it
+-- leaves out on purpose: rollups, which are kept for some hours only, and idempotency keys, which the load does
+-- not use either.
+\set ON_ERROR_STOP on
+SET synchronous_commit = off;
+SET work_mem = '64MB';
+
+-- An id of a time in milliseconds; `salt` keeps ids of different kinds apart, `n` those of one kind.
+CREATE FUNCTION pg_temp.id_at(ms bigint, salt text, n bigint) RETURNS uuid LANGUAGE sql IMMUTABLE AS $$
+    SELECT (lpad(to_hex(ms), 12, '0') || '7' || substr(hash, 1, 3) || '8' || substr(hash, 4, 15))::uuid
+    FROM md5(salt || n) AS hash
+$$;
+
+-- The least id of a time, where a month begins.
+CREATE FUNCTION pg_temp.first_id_of(at timestamptz) RETURNS uuid LANGUAGE sql AS $$
+    SELECT rpad(lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0'), 32, '0')::uuid
+$$;
+
+-- The months of the past. Redrive makes those of the present and future itself.
+CREATE FUNCTION pg_temp.make_months(since timestamptz) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    month timestamptz;
+    name text;
+    part text;
+BEGIN
+    FOR month IN SELECT generate_series(date_trunc('month', since), now(), interval '1 month') LOOP
+        FOREACH name IN ARRAY ARRAY['events', 'deliveries', 'attempts'] LOOP
+            part := name || to_char(month, '_YYYY_MM');
+            CONTINUE WHEN to_regclass(part) IS NOT NULL;
+            EXECUTE format('CREATE TABLE %I (LIKE %I INCLUDING ALL)', part, name);
+            IF name = 'deliveries' THEN
+                EXECUTE format('ALTER TABLE %I SET (fillfactor = 70)', part);
+                EXECUTE format('CREATE UNIQUE INDEX ON %I (event, webhook, round)', part);
+            END IF;
+            EXECUTE format('ALTER TABLE %I ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', name, part,
+                pg_temp.first_id_of(month), pg_temp.first_id_of(month + interval '1 month'));
+        END LOOP;
+    END LOOP;
+END $$;
+
+SET timezone = 'UTC';
+SELECT pg_temp.make_months(now() - :days * interval '1 day');
+
+-- What is to be, oldest first; the newest is a minute old.
+CREATE TEMP TABLE past AS
+SELECT n, ms, pg_temp.id_at(ms, 'event', n) AS event, pg_temp.id_at(ms, 'delivery', n) AS delivery,
+       pg_temp.id_at(ms + 2, 'attempt', n) AS attempt, hooks.ids[1 + n % cardinality(hooks.ids)] AS webhook,
+       n % 1000 = 7 AS died
+FROM (SELECT array_agg(id ORDER BY id) AS ids FROM webhooks WHERE NOT deleted) AS hooks,
+     generate_series(0, :n - 1) AS n,
+     LATERAL (SELECT (extract(epoch FROM now()) * 1000)::bigint - 60000
+                     - (:n - 1 - n) * (:days * 86400000::bigint / :n) AS ms) AS time;
+ANALYZE past;
+
+-- As large as the load's events: 512 bytes of data.
+INSERT INTO events (id, tenant, seq, event_type, timestamp, priority, data)
+SELECT event, 'default', next_seq + n, 'bench.history', ms, 2,
+       convert_to(rpad('{"seq":"' || lpad(n::text, 22, '0') || '","pad":"', 510, 'x') || '"}', 'UTF8')
+FROM past, tenants WHERE tenants.id = 'default' ORDER BY n;
+UPDATE tenants SET next_seq = next_seq + :n WHERE id = 'default';
+
+-- Status 2 is delivered, 3 dead; dead by reason 2 (exhausted) after a failure of category 2 (server error).
+INSERT INTO deliveries (id, tenant, event, webhook, round, status, format, priority, attempt_count,
+    last_status_code, failure_category, last_error, dead_reason, created_at, ended_at)
+SELECT delivery, 'default', event, webhook, 1, CASE WHEN died THEN 3 ELSE 2 END, 1, 2, 1,
+       CASE WHEN died THEN 500 ELSE 200 END, CASE WHEN died THEN 2 END,
+       CASE WHEN died THEN 'the endpoint answered 500'::bytea END, CASE WHEN died THEN 2 END, ms, ms + 2
+FROM past ORDER BY n;
+INSERT INTO dead (delivery, tenant) SELECT delivery, 'default' FROM past WHERE died ORDER BY n;
+
+-- Status 1 is success, 3 exhausted.
+INSERT INTO attempts (delivery, number, id, status, failure_category, http_status_code, error_message,
+    response_headers, ttfb_us, total_us, scheduled_at, executed_at, circuit, worker)
+SELECT delivery, 1, attempt, CASE WHEN died THEN 3 ELSE 1 END, CASE WHEN died THEN 2 END,
+       CASE WHEN died THEN 500 ELSE 200 END, CASE WHEN died THEN 'the endpoint answered 500'::bytea END,
+       convert_to(E'content-length: 0\n', 'UTF8'), 300, 300, ms, ms + 1, 0, 'history#1'
+FROM past ORDER BY n;
+
+-- As a database that has had its time: every row known to be visible, and nothing left for the runs to tidy.
+DROP TABLE past;
+VACUUM (FREEZE, ANALYZE);
+CHECKPOINT;
+SELECT count(*) || ' deliveries' FROM deliveries;

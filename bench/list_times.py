@@ -1,0 +1,85 @@
+"""Times the first page of every query about the past, each on an otherwise idle sender.
+
+Usage: list_times.py HOST:PORT [TIMES]
+Prints {"listings": [{"query", "rows", "median_ms", "worst_ms"}, ...]}. The admin key is in REDRIVE_ADMIN_KEY.
+The newest delivery says which event, webhook and delivery are asked about; a query that needs one where there
+is none is left out.
+"""
+
+import http.client
+import json
+import os
+import statistics
+import sys
+import time
+
+QUERIES = [
+    "/v1/events",
+    "/v1/events?event_type={event_type}",
+    "/v1/events?from={from}",
+    "/v1/events/{event_id}/deliveries",
+    "/v1/events/{event_id}/attempts",
+    "/v1/deliveries",
+    "/v1/deliveries?status=delivered",
+    "/v1/deliveries?status=dead",
+    "/v1/deliveries?status=pending",
+    "/v1/deliveries?status=failed",
+    "/v1/deliveries?failure_category=server_error",
+    "/v1/deliveries?event_type={event_type}",
+    "/v1/deliveries?from={from}",
+    "/v1/deliveries?webhook_id={webhook_id}",
+    "/v1/deliveries?webhook_id={webhook_id}&status=dead",
+    "/v1/webhooks/{webhook_id}/deliveries",
+    "/v1/deliveries/{id}/attempts",
+    "/v1/dlq",
+    "/v1/dlq?webhook_id={webhook_id}",
+]
+
+
+class Api:
+    """One connection that is kept alive: what is timed is the question, not the handshake."""
+
+    def __init__(self, address):
+        self.connection = http.client.HTTPConnection(address, timeout=120)
+        self.headers = {"Authorization": f"Bearer {os.environ.get('REDRIVE_ADMIN_KEY', '')}"}
+
+    def get(self, path):
+        """The answer's `data`, and the milliseconds it took to come."""
+        began = time.monotonic()
+        self.connection.request("GET", path, headers=self.headers)
+        answer = self.connection.getresponse()
+        body = answer.read()
+        took = (time.monotonic() - began) * 1000
+        if answer.status != 200:
+            sys.exit(f"GET {path} was answered {answer.status}: {body[:300].decode(errors='replace')}")
+        try:
+            return json.loads(body)["data"], took
+        except ValueError:
+            # The relay of a self-check answers every question with its counters.
+            return [], took
+
+
+def time_one(api, path, times):
+    """The first time counts too: that is what somebody who looks once gets."""
+    answers = [api.get(path) for _ in range(times)]
+    took = [answer[1] for answer in answers]
+    rows = len(answers[0][0])
+    return {"rows": rows, "median_ms": round(statistics.median(took), 3), "worst_ms": round(max(took), 3)}
+
+
+def main():
+    api, times = Api(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 20
+    newest, _ = api.get("/v1/deliveries?limit=1")
+    # From its own event's time on: one event, or the few of its millisecond.
+    facts = newest[0] | {"from": newest[0]["created_at"]} if newest else {}
+    listings = []
+    for query in QUERIES:
+        try:
+            path = query.format_map(facts)
+        except KeyError:
+            continue
+        listings.append({"query": query, **time_one(api, path, times)})
+    print(json.dumps({"listings": listings}))
+
+
+main()

@@ -1,0 +1,188 @@
+//! `redrive store copy`: moves an embedded installation to PostgreSQL.
+
+use std::{
+    cell::{Cell, RefCell},
+    io::IsTerminal,
+    path::PathBuf,
+    time::Duration,
+};
+
+use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+use redrive_engine::clock;
+use redrive_store::{
+    copy::{self, Progress, Report, Start},
+    sqlite,
+};
+
+use super::{CliError, DatabaseArgs, block_on};
+use crate::{
+    config::{Backend, Database, Profile},
+    telemetry,
+};
+
+/// How often a line is written where nobody watches.
+const LINE: Duration = Duration::from_secs(10);
+const BAR: &str = "{prefix:16} [{bar:30}] {human_pos} of {human_len}, {per_sec}, {eta} left";
+const DONE_BAR: &str = "{prefix:16} {human_len} rows";
+
+#[derive(Subcommand)]
+pub(super) enum StoreCommand {
+    /// Copy everything from a file to a PostgreSQL database. Started again, it goes on where it was stopped.
+    Copy(CopyArgs),
+}
+
+#[derive(Args)]
+pub(super) struct CopyArgs {
+    /// What to copy: sqlite:PATH. No server may be running on it; it is left as it is.
+    #[arg(long, value_name = "URL")]
+    from: String,
+    /// Where to: postgres://USER@HOST:PORT/DATABASE, an empty database. Its password is best given in
+    /// REDRIVE_DATABASE_PASSWORD.
+    #[arg(long, value_name = "URL")]
+    to: String,
+    /// A TOML file with settings for the PostgreSQL server; see docs/configuration.md.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+pub(super) fn run(command: &StoreCommand) -> Result<(), CliError> {
+    let StoreCommand::Copy(args) = command;
+    let target = DatabaseArgs { config: args.config.clone(), database_url: Some(args.to.clone()) };
+    let config = target.load(Profile::Serve)?;
+    telemetry::start(&config.log.level);
+    let source = Database { url: args.from.as_str().into(), ..Database::default() }.backend();
+    let Ok(Backend::Sqlite(path)) = source else {
+        return Err(CliError::said("--from: write sqlite:PATH, the file that is to be copied"));
+    };
+    let Backend::Postgres(options) = config.database.backend()? else {
+        return Err(CliError::said("--to: write postgres://USER@HOST:PORT/DATABASE, an empty database"));
+    };
+    let display = Display::new();
+    let copied = block_on(async {
+        let copied =
+            copy::copy(&sqlite::Options::at(&path), &options, |progress| display.show(progress)).await;
+        copied.map_err(|error| CliError::said(error.to_string()))
+    });
+    display.clear();
+    tell(&copied?, &path.display().to_string(), &config.database.url.to_string());
+    Ok(())
+}
+
+#[expect(clippy::print_stdout, reason = "the answer of a command goes to standard output")]
+fn tell(report: &Report, source: &str, target: &str) {
+    println!("{:16} {:>14} {:>14}", "table", "in the source", "in the copy");
+    for table in &report.tables {
+        println!("{:16} {:>14} {:>14}", table.table, table.source, table.target);
+    }
+    println!();
+    if report.rescued + report.cancelled > 0 {
+        println!(
+            "Of what was being sent when the server stopped, {} are waiting again and {} were to be called off \
+             and are.",
+            report.rescued, report.cancelled
+        );
+    }
+    if report.altered > 0 {
+        println!(
+            "{} texts had characters that PostgreSQL cannot hold; U+FFFD stands in their place:",
+            report.altered
+        );
+        report.altered_values.iter().for_each(|value| println!("  {value}"));
+    }
+    println!(
+        "Everything is there, and {source} was left as it was. Next, with the settings you have:\n\n  \
+         redrive serve --database-url '{target}'\n"
+    );
+}
+
+/// What is shown meanwhile, on standard error: bars to a person, lines to a log.
+struct Display {
+    watched: bool,
+    bar: RefCell<Option<(&'static str, ProgressBar)>>,
+    last_line: Cell<Duration>,
+}
+
+impl Display {
+    fn new() -> Self {
+        Self {
+            watched: std::io::stderr().is_terminal(),
+            bar: RefCell::default(),
+            last_line: Cell::new(clock::ticks()),
+        }
+    }
+
+    fn show(&self, progress: Progress) {
+        match progress {
+            Progress::Counting => self.say("Counting what there is to copy"),
+            Progress::Begun(Start::New) => {}
+            Progress::Begun(Start::Resumed) => self.say("Going on with the copy that was stopped"),
+            Progress::Begun(Start::Anew) => {
+                self.say("The source was used since the copy was stopped: copying it anew");
+            }
+            Progress::Rows { of: 0, .. } => {}
+            Progress::Rows { table, done, of } if self.watched => self.draw(table, done, of),
+            Progress::Rows { table, done, of } => {
+                let now = clock::ticks();
+                if done == of || now.saturating_sub(self.last_line.get()) >= LINE {
+                    self.last_line.set(now);
+                    eprintln!("{table}: {done} of {of} rows");
+                }
+            }
+            Progress::Checking => self.say("Comparing both sides"),
+        }
+    }
+
+    fn say(&self, text: &str) {
+        self.clear();
+        eprintln!("{text} …");
+    }
+
+    fn draw(&self, table: &'static str, done: u64, of: u64) {
+        let mut bar = self.bar.borrow_mut();
+        let (_, bar) = match &*bar {
+            Some((drawn, bar)) if *drawn == table => (drawn, bar),
+            _ => {
+                let new = ProgressBar::new(of).with_style(style(BAR)).with_prefix(table);
+                // What an earlier run has done says nothing about how fast this one is.
+                new.reset_eta();
+                let (drawn, new) = bar.insert((table, new));
+                (&*drawn, &*new)
+            }
+        };
+        match done == of {
+            true if !bar.is_finished() => {
+                bar.set_style(style(DONE_BAR));
+                bar.finish();
+            }
+            true => {}
+            false => bar.set_position(done),
+        }
+    }
+
+    /// Leaves no bar half drawn.
+    fn clear(&self) {
+        if let Some((_, bar)) = self.bar.borrow_mut().take()
+            && !bar.is_finished()
+        {
+            bar.abandon();
+        }
+    }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    let bar = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    bar.progress_chars("=> ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_can_be_drawn() {
+        for template in [BAR, DONE_BAR] {
+            assert!(ProgressStyle::with_template(template).is_ok(), "{template}");
+        }
+    }
+}

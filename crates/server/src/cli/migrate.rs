@@ -1,0 +1,22 @@
+//! `redrive migrate`: brings the database's schema up to date, and says what that came to.
+
+use super::{CliError, DatabaseArgs, block_on};
+use crate::{
+    config::{Backend, Profile},
+    store, telemetry,
+};
+
+#[expect(clippy::print_stdout, reason = "the answer of a command goes to standard output")]
+pub(super) fn run(args: &DatabaseArgs) -> Result<(), CliError> {
+    let config = args.load(Profile::Serve)?;
+    telemetry::start(&config.log.level);
+    let backend = config.database.backend()?;
+    let migrated = block_on(async { Ok(store::migrate(&backend).await?) })?;
+    match (migrated, &backend) {
+        (Some(done), _) if done.from == done.to => println!("The schema is at version {} already.", done.to),
+        (Some(done), _) => println!("The schema was brought from version {} to {}.", done.from, done.to),
+        (None, Backend::Sqlite(path)) => println!("The schema of {} is up to date.", path.display()),
+        (None, backend) => println!("The schema on {backend} is up to date."),
+    }
+    Ok(())
+}

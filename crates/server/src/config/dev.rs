@@ -1,0 +1,93 @@
+//! For trying things out: a clock that is fast, or wrong.
+
+use redrive_core::time::Span;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// For trying things out.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dev {
+    /// How many times as fast as the real one the clock of retries runs.
+    pub clock_speed: f64,
+    /// How far this machine's clock is made to be ahead, or behind if negative.
+    pub clock_skew: Skew,
+}
+
+/// A length of time with a sign, kept to the millisecond: a number of seconds, or a text such as `-90s`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Skew(i64);
+
+impl Skew {
+    /// In milliseconds.
+    pub fn millis(self) -> i64 {
+        self.0
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (sign, length) = match text.strip_prefix('-') {
+            Some(length) => (-1, length),
+            None => (1, text.strip_prefix('+').unwrap_or(text)),
+        };
+        let millis = i64::try_from(Span::parse(length)?.get().as_millis()).ok()?;
+        Some(Self(sign * millis))
+    }
+
+    fn from_seconds(seconds: f64) -> Option<Self> {
+        let most = Span::MAX.get().as_secs_f64();
+        (seconds.abs() <= most).then(|| Self((seconds * 1000.0).round() as i64))
+    }
+}
+
+impl Serialize for Skew {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 % 1000 {
+            0 => serializer.serialize_i64(self.0 / 1000),
+            _ => serializer.serialize_f64(self.0 as f64 / 1000.0),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Skew {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Form {
+            Seconds(f64),
+            Text(String),
+        }
+        let skew = match Form::deserialize(deserializer) {
+            Ok(Form::Seconds(seconds)) => Self::from_seconds(seconds),
+            Ok(Form::Text(text)) => Self::parse(&text),
+            Err(_) => None,
+        };
+        skew.ok_or_else(|| {
+            de::Error::custom(
+                "expected seconds as a number, or a text such as \"-90s\" or \"+250ms\"; at most one year",
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_skew_has_a_sign() {
+        let read = |json: &str| serde_json::from_str::<Skew>(json).ok().map(Skew::millis);
+        for (json, millis) in [
+            ("0", 0),
+            ("-90", -90_000),
+            ("0.25", 250),
+            ("\"-90s\"", -90_000),
+            ("\"+250ms\"", 250),
+            ("\"2h\"", 7_200_000),
+        ] {
+            assert_eq!(read(json), Some(millis), "{json}");
+        }
+        for json in ["\"\"", "\"-\"", "\"--1s\"", "\"-90\"", "\"366d\"", "1e9", "[]"] {
+            assert_eq!(read(json), None, "{json}");
+        }
+        assert_eq!(serde_json::to_string(&[Skew(-90_000), Skew(-250)]).unwrap(), "[-90,-0.25]");
+    }
+}

@@ -1,0 +1,111 @@
+//! Secrets in settings: where they come from, and that nobody sees them.
+
+use std::{fmt, path::Path};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Config, ConfigError};
+
+/// Whether a setting must not be shown.
+pub(super) fn is_secret(setting: &str) -> bool {
+    ["auth.admin_key", "database.password", "database.url"].contains(&setting)
+}
+
+/// A secret in a setting: never shown.
+#[derive(Clone, Deserialize)]
+pub struct Hidden(String);
+
+impl Hidden {
+    pub(super) fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The secret itself.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[redacted]")
+    }
+}
+
+impl Serialize for Hidden {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str("[redacted]")
+    }
+}
+
+/// Reads the files that secrets are in, unless the secrets themselves are given.
+pub(super) fn read_files(config: &mut Config) -> Result<(), ConfigError> {
+    let auth = &mut config.auth;
+    if let (None, Some(path)) = (&auth.admin_key, &auth.admin_key_file) {
+        let key = read_file("auth.admin_key_file", path)?;
+        auth.admin_key = Some(Hidden::new(key.trim()));
+    }
+    let database = &mut config.database;
+    if let (None, Some(path)) = (&database.password, &database.password_file) {
+        let password = read_file("database.password_file", path)?;
+        // A password may end in a blank, and a file most often ends in a line.
+        database.password = Some(Hidden::new(password.trim_end_matches(['\n', '\r'])));
+    }
+    Ok(())
+}
+
+fn read_file(setting: &'static str, path: &Path) -> Result<String, ConfigError> {
+    let failed = |reason: String| ConfigError::SecretFile { setting, path: path.to_owned(), reason };
+    match std::fs::read_to_string(path) {
+        Ok(text) if text.trim().is_empty() => Err(failed("it is empty".into())),
+        Ok(text) => Ok(text),
+        Err(error) => Err(failed(error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Profile, load::parse};
+
+    #[test]
+    fn secrets_come_from_files_that_must_be_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("password");
+        let loaded = |path: &Path| {
+            let file = format!("[database]\npassword_file = {path:?}\nurl = \"postgres://me@db/x\"");
+            let mut config = parse(Profile::Serve, &file, []).unwrap();
+            read_files(&mut config).map(|()| config.database.password.unwrap())
+        };
+        let missing = loaded(&path).unwrap_err().to_string();
+        assert!(missing.starts_with("database.password_file: ") && missing.contains("check the path"));
+        std::fs::write(&path, "\n").unwrap();
+        assert!(loaded(&path).unwrap_err().to_string().contains("it is empty"));
+        std::fs::write(&path, "hunter 2 \r\n").unwrap();
+        assert_eq!(loaded(&path).unwrap().reveal(), "hunter 2 ");
+    }
+
+    #[test]
+    fn secrets_are_never_shown() {
+        let vars = [
+            ("REDRIVE_ADMIN_KEY", "s3cret-s3cret"),
+            ("REDRIVE_DATABASE_PASSWORD", "s3cret"),
+            ("REDRIVE_DATABASE_URL", "postgres://me:s3cret@db/x"),
+        ];
+        let config =
+            parse(Profile::Serve, "", vars.map(|(name, value)| (name.to_owned(), value.to_owned()))).unwrap();
+        let shown = format!("{config:?} {}", toml::to_string(&config).unwrap());
+        assert!(!shown.contains("s3cret") && shown.contains("postgres://me:[redacted]@db/x"), "{shown}");
+        for file in [
+            "[database]\nurl = postgres://me:777@db/x",
+            "[database]\nurl = \"postgres://me:777@db/x",
+            "[database]\nurl = [\"postgres://me:777@db/x\"]",
+            "[database]\npassword = 777",
+            "[auth]\nadmin_key = 777",
+        ] {
+            let said = parse(Profile::Serve, file, []).unwrap_err().to_string();
+            assert!(!said.contains("777"), "{said}");
+            assert!(said.contains("line 2: ") || said.ends_with(": must be a text, in quotes"), "{said}");
+        }
+    }
+}

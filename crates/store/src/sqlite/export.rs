@@ -1,0 +1,308 @@
+//! Reading a whole embedded store that nobody has open, for a copy of it.
+
+use std::{collections::BTreeSet, fs::File, path::Path};
+
+use rusqlite::{
+    Connection, OpenFlags, Row, params_from_iter,
+    types::{Value, ValueRef},
+};
+use sha2::{Digest, Sha256};
+use tokio::sync::mpsc;
+
+use super::schema;
+use crate::{
+    copy::{
+        Chunk, CopyError, Facts, Identity, Limits, NAMED, Place,
+        pack::Packed,
+        steps::{Kind, STEPS, Step},
+    },
+    error::OpenError,
+};
+
+/// Chunks that are read ahead.
+const AHEAD: usize = 2;
+const DAY: i64 = 24 * 3600 * 1000;
+
+/// What changes whenever somebody uses the store: every start of a server takes a number, every event one of
+/// its tenant's, and a key is a row. The version of the schema also changes when the file is rebuilt, which
+/// numbers rows anew.
+const STATE: [&str; 5] = [
+    "PRAGMA schema_version",
+    "SELECT version, checksum FROM refinery_schema_history ORDER BY version",
+    "SELECT name, seq FROM sqlite_sequence ORDER BY name",
+    "SELECT * FROM tenants ORDER BY id",
+    "SELECT * FROM api_keys ORDER BY id",
+];
+
+/// A store that nobody else can open meanwhile.
+pub(crate) struct Source {
+    /// Which one it is.
+    pub(crate) identity: Identity,
+    /// In one transaction from beginning to end. None while it is read elsewhere.
+    connection: Option<Connection>,
+    _lock: File,
+}
+
+impl Source {
+    /// Opens a store that is there, and changes nothing in it.
+    pub(crate) fn open(path: &Path) -> Result<Self, CopyError> {
+        let refused = |reason: &str| {
+            Err(CopyError::NoSource { path: path.display().to_string(), reason: reason.to_owned() })
+        };
+        if !path.is_file() {
+            return refused("there is no such file");
+        }
+        let lock = super::lock(path)?;
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let look = || -> rusqlite::Result<_> {
+            let connection = Connection::open_with_flags(path, flags)?;
+            connection.execute_batch("PRAGMA cache_size = -8192; PRAGMA busy_timeout = 5000; BEGIN")?;
+            let version = if schema::is_ours(&connection)? { schema::version(&connection)? } else { 0 };
+            Ok((connection, version))
+        };
+        let (connection, found) = match look() {
+            Ok(looked) => looked,
+            Err(error) => return refused(&error.to_string()),
+        };
+        let known = schema::known();
+        if found == 0 {
+            return refused("it is no database of redrive");
+        }
+        if found > known {
+            return Err(OpenError::NewerSchema { path: path.display().to_string(), found, known }.into());
+        }
+        if found < known {
+            return refused(&format!(
+                "its schema has version {found} and this redrive needs {known}; start this redrive on it once, \
+                 stop it, and copy then"
+            ));
+        }
+        match identity(&connection, path) {
+            Ok(identity) => Ok(Self { identity, connection: Some(connection), _lock: lock }),
+            Err(error) => refused(&error.to_string()),
+        }
+    }
+
+    /// Looks at it as a whole.
+    pub(crate) async fn facts(&mut self) -> Result<Facts, CopyError> {
+        let connection = self.take()?;
+        let counted = tokio::task::spawn_blocking(move || (facts(&connection), connection)).await;
+        let (facts, connection) = counted.map_err(|error| self.unreadable(&error))?;
+        self.connection = Some(connection);
+        facts.map_err(|error| self.unreadable(&error))
+    }
+
+    /// Reads everything from there on, on a thread of its own that ends when nobody listens any more.
+    pub(crate) fn read(
+        &mut self,
+        from: Place,
+        now: i64,
+        limits: Limits,
+    ) -> Result<mpsc::Receiver<Result<Chunk, CopyError>>, CopyError> {
+        let path = self.identity.path.clone();
+        let reader = Reader { connection: self.take()?, path, now, limits };
+        let (sender, chunks) = mpsc::channel(AHEAD);
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = reader.read(from, &sender) {
+                drop(sender.blocking_send(Err(error)));
+            }
+        });
+        Ok(chunks)
+    }
+
+    fn take(&mut self) -> Result<Connection, CopyError> {
+        self.connection.take().ok_or_else(|| self.unreadable(&"it is being read"))
+    }
+
+    fn unreadable(&self, reason: &impl ToString) -> CopyError {
+        CopyError::Unreadable { path: self.identity.path.clone(), reason: reason.to_string() }
+    }
+}
+
+fn identity(connection: &Connection, path: &Path) -> rusqlite::Result<Identity> {
+    let made = "SELECT applied_on FROM refinery_schema_history ORDER BY version LIMIT 1";
+    let made = connection.query_row(made, (), |row| row.get(0))?;
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    Ok(Identity { made, state: state(connection)?, path: path.display().to_string() })
+}
+
+fn facts(connection: &Connection) -> rusqlite::Result<Facts> {
+    let count = |sql: &str| connection.query_row(sql, (), |row| Ok(row.get::<_, i64>(0)?.unsigned_abs()));
+    let rows = STEPS.iter().map(|step| count(&format!("SELECT count(*) FROM {}", step.name)));
+    Ok(Facts {
+        rows: rows.collect::<rusqlite::Result<_>>()?,
+        pending: count("SELECT count(*) FROM deliveries WHERE status = 0")?,
+        cancelled: count("SELECT count(*) FROM leased WHERE cancel IS NOT NULL")?,
+        lanes: count(
+            "SELECT count(*) FROM (SELECT webhook, lane FROM waiting
+                                   UNION SELECT webhook, lane FROM leased WHERE cancel IS NULL)",
+        )?,
+    })
+}
+
+fn state(connection: &Connection) -> rusqlite::Result<String> {
+    // Another version may copy in another way.
+    let mut hash = Sha256::new_with_prefix(env!("CARGO_PKG_VERSION"));
+    for sql in STATE {
+        let mut statement = connection.prepare(sql)?;
+        let columns = statement.column_count();
+        let mut rows = statement.query(())?;
+        while let Some(row) = rows.next()? {
+            for column in 0..columns {
+                let value = format!("{:?}", row.get_ref(column)?);
+                hash.update((value.len() as u64).to_be_bytes());
+                hash.update(value);
+            }
+        }
+    }
+    Ok(hex(&hash.finalize()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A value of a key, as it is noted in the target.
+fn write_key(value: &Value) -> String {
+    match value {
+        Value::Blob(bytes) => hex(bytes),
+        Value::Integer(n) => n.to_string(),
+        Value::Text(text) => text.clone(),
+        Value::Null | Value::Real(_) => String::new(),
+    }
+}
+
+/// The same back from there.
+fn read_key(kind: Kind, text: &str) -> Option<Value> {
+    match kind {
+        Kind::Text => Some(Value::Text(text.to_owned())),
+        Kind::Id | Kind::Bytes => {
+            let bytes =
+                (0..text.len()).step_by(2).map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok());
+            bytes.collect::<Option<_>>().map(Value::Blob)
+        }
+        _ => text.parse().ok().map(Value::Integer),
+    }
+}
+
+struct Reader {
+    connection: Connection,
+    path: String,
+    now: i64,
+    limits: Limits,
+}
+
+impl Reader {
+    fn read(&self, from: Place, sender: &mpsc::Sender<Result<Chunk, CopyError>>) -> Result<(), CopyError> {
+        let mut after = from.last;
+        for step in from.step..STEPS.len() {
+            if !self.read_step(step, after.take(), sender)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads one table. False if nobody listens any more.
+    fn read_step(
+        &self,
+        at: usize,
+        after: Option<Vec<String>>,
+        sender: &mpsc::Sender<Result<Chunk, CopyError>>,
+    ) -> Result<bool, CopyError> {
+        let step = &STEPS[at];
+        let unreadable = |error: rusqlite::Error| self.unreadable(&error);
+        let select = step.select(after.is_some(), self.now);
+        let key = after.unwrap_or_default();
+        let key: Option<Vec<_>> = step.key.iter().zip(&key).map(|(c, text)| read_key(c.kind, text)).collect();
+        let key = key.ok_or_else(|| self.unreadable(&"the target has noted a key that is none"))?;
+        let mut statement = self.connection.prepare(&select).map_err(unreadable)?;
+        let mut rows = statement.query(params_from_iter(key)).map_err(unreadable)?;
+        let (mut filling, mut told) = (Filling::new(step), false);
+        while let Some(row) = rows.next().map_err(unreadable)? {
+            filling.add(row)?;
+            if filling.is_full(self.limits) {
+                let full = std::mem::replace(&mut filling, Filling::new(step));
+                told = true;
+                if sender.blocking_send(Ok(full.finish(at))).is_err() {
+                    return Ok(false);
+                }
+            }
+        }
+        // That there is nothing, or nothing left, is told as well.
+        Ok(told && filling.rows == 0 || sender.blocking_send(Ok(filling.finish(at))).is_ok())
+    }
+
+    fn unreadable(&self, reason: &impl ToString) -> CopyError {
+        CopyError::Unreadable { path: self.path.clone(), reason: reason.to_string() }
+    }
+}
+
+/// A chunk while it is being filled.
+struct Filling {
+    step: &'static Step,
+    packed: Packed,
+    rows: usize,
+    key: Vec<Value>,
+    days: BTreeSet<i64>,
+    altered: u64,
+    altered_values: Vec<String>,
+}
+
+impl Filling {
+    fn new(step: &'static Step) -> Self {
+        let (key, days, altered_values) = (Vec::new(), BTreeSet::new(), Vec::new());
+        Self { step, packed: Packed::new(), rows: 0, key, days, altered: 0, altered_values }
+    }
+
+    fn is_full(&self, limits: Limits) -> bool {
+        self.rows >= limits.rows || self.packed.bytes() >= limits.bytes
+    }
+
+    fn add(&mut self, row: &Row<'_>) -> Result<(), CopyError> {
+        self.packed.begin_row(self.step.columns.len());
+        for (at, column) in self.step.columns.iter().enumerate() {
+            let bad = |reason: String| CopyError::BadRow {
+                row: name(self.step, row),
+                reason: format!("{}: {reason}", column.name),
+            };
+            let value = row.get_ref(at).map_err(|error| bad(error.to_string()))?;
+            if self.packed.add(column.kind, value).map_err(bad)? {
+                self.altered += 1;
+                if self.altered_values.len() < NAMED {
+                    self.altered_values.push(format!("{}: {}", name(self.step, row), column.name));
+                }
+            }
+        }
+        if self.step.monthly
+            && let Ok(ValueRef::Blob([a, b, c, d, e, f, ..])) = row.get_ref(0)
+        {
+            let millis = i64::from_be_bytes([0, 0, *a, *b, *c, *d, *e, *f]);
+            self.days.insert(millis - millis % DAY);
+        }
+        self.key.clear();
+        let first = self.step.columns.len();
+        self.key.extend((first..first + self.step.key.len()).map(|at| row.get(at).unwrap_or(Value::Null)));
+        self.rows += 1;
+        Ok(())
+    }
+
+    fn finish(self, step: usize) -> Chunk {
+        Chunk {
+            step,
+            data: self.packed.finish(),
+            rows: self.rows as u64,
+            last: (self.rows > 0).then(|| self.key.iter().map(write_key).collect()),
+            days: self.days,
+            altered: self.altered,
+            altered_values: self.altered_values,
+        }
+    }
+}
+
+/// What a row is called in messages: by its table, its first column and the rest of its key.
+fn name(step: &Step, row: &Row<'_>) -> String {
+    let rest = step.columns.len() + 1..step.columns.len() + step.key.len();
+    let values = std::iter::once(0).chain(rest).map(|at| write_key(&row.get(at).unwrap_or(Value::Null)));
+    format!("{} {}", step.name, values.collect::<Vec<_>>().join(" "))
+}
