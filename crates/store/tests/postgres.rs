@@ -63,7 +63,7 @@ const SORTED: [&str; 3] =
     ["Sort Key: l.webhook, l.lane", "Sort Key: k.webhook, k.lane", "Sort Key: runtime.webhook"];
 
 /// Where a plan reads a large table from end to end, or sorts what could be large.
-fn faults(plan: &str) -> Vec<&str> {
+fn faults<'a>(name: &str, plan: &'a str) -> Vec<&'a str> {
     let lines: Vec<_> =
         plan.lines().map(|line| line.trim_start().trim_start_matches("->").trim_start()).collect();
     let scans = |line: &str| {
@@ -71,12 +71,23 @@ fn faults(plan: &str) -> Vec<&str> {
         table.is_some_and(|table| LARGE.iter().any(|large| table.starts_with(large)))
     };
     let sorts = |at: usize| {
-        lines[at].starts_with("Sort  ")
+        // One event's deliveries are as many as it fans out to.
+        name != "deliveries of an event"
+            && lines[at].starts_with("Sort  ")
             && !lines.get(at + 1).is_some_and(|key| SORTED.iter().any(|allowed| key.starts_with(allowed)))
+    };
+    // A walk through a whole index is as bad.
+    let walks = |at: usize| {
+        let index = lines[at].starts_with("Index Scan") || lines[at].starts_with("Index Only Scan");
+        let large = || {
+            let table = lines[at].split(" on ").nth(1).unwrap_or_default();
+            LARGE.iter().any(|large| table.starts_with(large))
+        };
+        index && large() && !lines.get(at + 1).is_some_and(|next| next.starts_with("Index Cond"))
     };
     let joins = |line: &str| line.starts_with("Hash Join") || line.starts_with("Merge Join");
     (0..lines.len())
-        .filter(|at| scans(lines[*at]) || joins(lines[*at]) || sorts(*at))
+        .filter(|at| scans(lines[*at]) || joins(lines[*at]) || sorts(*at) || walks(*at))
         .map(|at| lines[at])
         .collect()
 }
@@ -89,7 +100,7 @@ async fn assert_plans(database: &Database) {
     tokio::spawn(connection);
     for (name, statement) in postgres::planned_statements() {
         let plan = plan(&client, &statement).await;
-        assert_eq!(faults(&plan), [] as [&str; 0], "{name}\n{statement}\n{plan}");
+        assert_eq!(faults(name, &plan), [] as [&str; 0], "{name}\n{statement}\n{plan}");
     }
 }
 
@@ -112,6 +123,10 @@ async fn plans_go_by_index_on_empty_tables_and_on_full_ones() {
         .await;
     assert_plans(&database).await;
     database.execute("ANALYZE").await;
+    assert_plans(&database).await;
+    // What comes and goes is sometimes all gone when it is vacuumed, and then believed to be empty for a while.
+    let emptied = "UPDATE pg_class SET reltuples = 0 WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace";
+    database.execute(emptied).await;
     assert_plans(&database).await;
 }
 

@@ -130,7 +130,9 @@ pub async fn changes_are_told_from_a_mark_on(bench: &Arc<Bench>) {
     let leased = bench.leased(at(0)).await;
     let told = |since| async move { bench.store().changes(Some(since)).await.unwrap() };
     let first = told(begin.mark).await;
-    assert_eq!(first.changes, [Change::Webhook(bench.tenant.clone(), webhook)]);
+    // What was told before may be told again.
+    assert!(first.changes.contains(&Change::Webhook(bench.tenant.clone(), webhook)), "{first:?}");
+    assert!(first.changes.iter().all(|change| matches!(change, Change::Webhook(..))), "{first:?}");
     bench.store().set_circuit(bench.tenant.clone(), webhook, closed()).await.unwrap();
     bench.cancel(leased, at(1)).await;
     let tenant = bench.store().tenant(bench.tenant.clone()).await.unwrap().unwrap();
@@ -138,7 +140,6 @@ pub async fn changes_are_told_from_a_mark_on(bench: &Arc<Bench>) {
     let second = told(first.mark).await;
     let expected =
         [Change::Tenant(bench.tenant.clone()), Change::Gate(webhook), Change::Cancel(bench.webhook, leased)];
-    // What was told before may be told again.
     let news: Vec<_> = second.changes.iter().filter(|change| !first.changes.contains(change)).collect();
     assert_eq!(news, expected.iter().collect::<Vec<_>>());
     bench.store().forget_changes(second.mark).await.unwrap();

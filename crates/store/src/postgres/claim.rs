@@ -29,33 +29,33 @@ const DUE_LANES: &str = "SELECT l.webhook, l.lane, l.wake_at FROM lanes l
 const NEXT_WAKE: &str = "SELECT wake_at FROM lanes
      WHERE pool = $1 AND held_by IS NULL AND wake_at > $2 ORDER BY wake_at LIMIT 1";
 /// Lanes that are the caller's are waited for: it alone looks into them.
-const LOCK_OWN: &str =
-    "SELECT l.webhook, l.lane, (SELECT h.epoch FROM homes h WHERE h.webhook = l.webhook), (SELECT
+const LOCK_OWN: &str = "SELECT l.webhook, l.lane, (SELECT h.epoch FROM homes h WHERE h.webhook = l.webhook), (SELECT
             CASE WHEN r.paused THEN $4::bigint ELSE greatest(r.hold_until, r.circuit_until) END
             FROM runtime r WHERE r.webhook = l.webhook)
-     FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane)
-     JOIN lanes l ON l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\"
-     WHERE l.held_by = $3 ORDER BY l.webhook, l.lane FOR UPDATE OF l";
-const LOCK_FREE: &str =
-    "SELECT l.webhook, l.lane, (SELECT h.epoch FROM homes h WHERE h.webhook = l.webhook), (SELECT
+     FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
+         SELECT * FROM lanes l WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\" AND l.held_by = $3
+         LIMIT 1 FOR UPDATE) l";
+const LOCK_FREE: &str = "SELECT l.webhook, l.lane, (SELECT h.epoch FROM homes h WHERE h.webhook = l.webhook), (SELECT
             CASE WHEN r.paused THEN $4::bigint ELSE greatest(r.hold_until, r.circuit_until) END
             FROM runtime r WHERE r.webhook = l.webhook)
-     FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane)
-     JOIN lanes l ON l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\"
-     WHERE l.held_by IS DISTINCT FROM $3 ORDER BY l.webhook, l.lane FOR UPDATE OF l SKIP LOCKED";
+     FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
+         SELECT * FROM lanes l WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\" AND l.held_by IS DISTINCT FROM $3
+         LIMIT 1 FOR UPDATE SKIP LOCKED) l";
 /// Orders that somebody has some of, and whether that is somebody else than $3.
-const TAKEN: &str = "SELECT k.webhook, k.lane, bool_or(t.epoch <> $3)
-     FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane)
-     JOIN leased t ON t.webhook = k.webhook AND t.lane = k.lane COLLATE \"C\" AND t.lane < 'A'
-     GROUP BY k.webhook, k.lane";
+const TAKEN: &str = "SELECT k.webhook, k.lane, t.elsewhere
+     FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
+         SELECT bool_or(t.epoch <> $3) AS elsewhere FROM leased t
+         WHERE t.webhook = k.webhook AND t.lane = k.lane COLLATE \"C\" AND t.lane < 'A') t
+     WHERE t.elsewhere IS NOT NULL";
 /// What waits first in each lane, and what it weighs. In an order the place is always 0.
-const PEEK: &str = "SELECT k.n, w.delivery, w.due, w.rescues, w.deaths, w.seq,
-            octet_length(e.data)
+const PEEK: &str = "SELECT k.n, w.delivery, w.due, w.rescues, w.deaths, w.seq, e.bytes
      FROM unnest($1::uuid[], $2::text[], $3::bigint[]) WITH ORDINALITY AS k(webhook, lane, most, n)
      CROSS JOIN LATERAL (
          SELECT * FROM waiting w WHERE w.webhook = k.webhook AND w.lane = k.lane COLLATE \"C\" AND w.place <= $4
          ORDER BY w.place, w.seq LIMIT k.most) w
-     JOIN deliveries d ON d.id = w.delivery JOIN events e ON e.tenant = d.tenant AND e.id = d.event";
+     CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = w.delivery LIMIT 1) d
+     CROSS JOIN LATERAL (
+         SELECT octet_length(e.data) AS bytes FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e";
 /// The first of an order, whatever its time.
 const FIRST: &str = "SELECT k.n, h.delivery, h.due
      FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY AS k(webhook, lane, n) CROSS JOIN LATERAL (
@@ -68,22 +68,29 @@ const MOVE: &str = "WITH w AS (
      INSERT INTO leased (epoch, delivery, webhook, lane, seq, rescues, deaths) SELECT $1::bigint, w.* FROM w";
 const FETCH: &str = "SELECT d.id, d.webhook, d.format, d.attempt_count, d.created_at,
             e.id, e.tenant, e.event_type, e.data, e.timestamp, e.idempotency_key, e.source, e.subject, e.priority
-     FROM unnest($1::uuid[]) AS k(id) JOIN deliveries d ON d.id = k.id
-     JOIN events e ON e.tenant = d.tenant AND e.id = d.event";
+     FROM unnest($1::uuid[]) AS k(id)
+     CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = k.id LIMIT 1) d
+     CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e";
 const MAKE_HOME: &str =
     "INSERT INTO homes (webhook, epoch) SELECT w, $2::bigint FROM unnest($1::uuid[]) AS k(w)
      ON CONFLICT DO NOTHING";
-const MARK: &str =
-    "UPDATE leased l SET sending = 1 FROM unnest($1::bigint[], $2::uuid[]) AS k(epoch, delivery)
-     WHERE l.epoch = k.epoch AND l.delivery = k.delivery RETURNING l.epoch, l.delivery";
-const RELEASE: &str = "DELETE FROM leased l USING unnest($1::bigint[], $2::uuid[]) AS k(epoch, delivery)
-     WHERE l.epoch = k.epoch AND l.delivery = k.delivery
-     RETURNING l.delivery, l.webhook, l.lane, l.seq, l.rescues, l.deaths, l.sending, l.cancel";
-const UNHOLD: &str =
-    "UPDATE lanes l SET held_by = NULL FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane)
-     WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\" AND l.held_by = $3";
-const CREATED: &str =
-    "SELECT d.id, d.created_at FROM unnest($1::uuid[]) AS k(id) JOIN deliveries d ON d.id = k.id";
+const MARK: &str = "WITH k AS MATERIALIZED (
+         SELECT l.tid FROM unnest($1::bigint[], $2::uuid[]) AS k(epoch, delivery) CROSS JOIN LATERAL (
+             SELECT ctid AS tid FROM leased l WHERE l.epoch = k.epoch AND l.delivery = k.delivery
+             LIMIT 1 FOR UPDATE) l)
+     UPDATE leased SET sending = 1 WHERE ctid = ANY(ARRAY(SELECT tid FROM k)) RETURNING epoch, delivery";
+const RELEASE: &str = "WITH k AS MATERIALIZED (
+         SELECT l.tid FROM unnest($1::bigint[], $2::uuid[]) AS k(epoch, delivery) CROSS JOIN LATERAL (
+             SELECT ctid AS tid FROM leased l WHERE l.epoch = k.epoch AND l.delivery = k.delivery
+             LIMIT 1 FOR UPDATE) l)
+     DELETE FROM leased WHERE ctid = ANY(ARRAY(SELECT tid FROM k))
+     RETURNING delivery, webhook, lane, seq, rescues, deaths, sending, cancel";
+const UNHOLD: &str = "WITH k AS MATERIALIZED (
+         SELECT l.tid FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
+             SELECT ctid AS tid FROM lanes l WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\"
+                 AND l.held_by = $3 LIMIT 1 FOR UPDATE) l)
+     UPDATE lanes SET held_by = NULL WHERE ctid = ANY(ARRAY(SELECT tid FROM k))";
+const CREATED: &str = "SELECT id, created_at FROM deliveries WHERE id = ANY($1::uuid[])";
 
 /// The statements whose cost must follow what is ready, never what is parked: a test explains their plans.
 #[cfg(feature = "conformance")]
@@ -318,7 +325,7 @@ impl Claiming<'_> {
     }
 
     /// Chooses what to take from each lane, and how each is left.
-    async fn choose<'a>(&'a self, tx: &Session, locked: &BTreeMap<Code, Locked>) -> Result<Chosen, Failure> {
+    async fn choose(&self, tx: &Session, locked: &BTreeMap<Code, Locked>) -> Result<Chosen, Failure> {
         let under_way = self.under_way(tx, locked).await?;
         let (mut chosen, mut rooms, mut orders) = (Chosen::default(), Vec::new(), Vec::new());
         for room in self.lanes {

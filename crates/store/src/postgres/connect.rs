@@ -1,6 +1,12 @@
 //! The way to the server: the URL, TLS, pools.
 
-use std::{pin::Pin, str::FromStr, sync::Arc, time::Duration};
+use std::{
+    pin::Pin,
+    str::FromStr,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime, Timeouts};
 use futures_util::{Stream, stream};
@@ -120,14 +126,31 @@ impl Way {
         Ok(match &self.tls {
             Some(tls) => {
                 let (client, mut connection) = self.config.connect(tls.clone()).await?;
-                (client, Box::pin(stream::poll_fn(move |context| connection.poll_message(context))))
+                (client, messages(move |context| connection.poll_message(context)))
             }
             None => {
                 let (client, mut connection) = self.config.connect(NoTls).await?;
-                (client, Box::pin(stream::poll_fn(move |context| connection.poll_message(context))))
+                (client, messages(move |context| connection.poll_message(context)))
             }
         })
     }
+}
+
+/// The messages of a connection, which end with the first error: it would be told without end.
+fn messages(
+    mut poll: impl FnMut(&mut Context<'_>) -> Poll<Option<Result<AsyncMessage, tokio_postgres::Error>>>
+    + Send
+    + 'static,
+) -> Messages {
+    let mut over = false;
+    Box::pin(stream::poll_fn(move |context| {
+        if over {
+            return Poll::Ready(None);
+        }
+        let message = poll(context);
+        over = matches!(message, Poll::Ready(Some(Err(_)) | None));
+        message
+    }))
 }
 
 /// A URL with these parameters. The driver takes a plus sign as it is, so a blank must not become one.

@@ -57,14 +57,15 @@ const OLDEST: &str = "WITH RECURSIVE found(webhook, n) AS (
      SELECT webhook, (SELECT w.created_at FROM waiting w WHERE w.webhook = found.webhook
                       ORDER BY w.created_at LIMIT 1)
      FROM found WHERE webhook IS NOT NULL";
-const EXPIRE: &str = "DELETE FROM waiting WHERE delivery IN (
-         SELECT delivery FROM waiting WHERE webhook = $1 AND created_at < $2 ORDER BY created_at LIMIT $3)
+const EXPIRE: &str = "DELETE FROM waiting WHERE delivery = ANY(ARRAY(
+         SELECT delivery FROM waiting WHERE webhook = $1 AND created_at < $2 ORDER BY created_at LIMIT $3))
      RETURNING delivery, lane";
 /// A minute's last success is later than those of the minutes before it.
 const LAST_SUCCESS: &str = "SELECT last_success_at FROM rollups
      WHERE webhook = $1 AND last_success_at IS NOT NULL ORDER BY minute DESC LIMIT 1";
-const FORGET_ROLLUPS: &str = "DELETE FROM rollups WHERE (webhook, minute) IN (
-         SELECT webhook, minute FROM rollups WHERE minute < $1 ORDER BY minute LIMIT $2 FOR UPDATE SKIP LOCKED)";
+const FORGET_ROLLUPS: &str = "DELETE FROM rollups WHERE ctid = ANY(ARRAY(
+         SELECT ctid FROM rollups WHERE minute / 60000 < ($1::bigint + 59999) / 60000 AND minute < $1
+         ORDER BY minute / 60000 LIMIT $2 FOR UPDATE SKIP LOCKED))";
 const EXPIRED: &str = "SELECT tenant, id FROM webhooks WHERE expires_at IS NOT NULL AND expires_at <= $1
      ORDER BY expires_at LIMIT $2";
 const NEXT_TO_EXPIRE: &str =
@@ -401,7 +402,7 @@ async fn expire(
     tx.execute(
         "WITH ended AS (
              UPDATE deliveries d SET status = $2, ended_at = $3, dead_reason = $4
-             FROM unnest($1::uuid[]) AS k(id) WHERE d.id = k.id RETURNING d.id, d.tenant)
+             WHERE d.id = ANY($1::uuid[]) RETURNING d.id, d.tenant)
          INSERT INTO dead SELECT id, tenant FROM ended",
         &[&expired, &Col(DeliveryStatus::Dead), &Col(now), &Col(DeadReason::Expired)],
     )

@@ -1,5 +1,6 @@
 //! Looking back: events, deliveries, attempts, dead letters. Every query names its tenant and walks an
-//! index from the newest to the oldest, so that a page costs what it shows.
+//! index from the newest to the oldest, so that a page costs what it shows. What belongs to a row is looked up
+//! row by row (`LATERAL`): the planner is left no other choice.
 
 use redrive_core::{DeliveryId, DeliveryStatus, EventId, TenantId, Time, WebhookId, event::Event};
 use tokio_postgres::{Row, types::ToSql};
@@ -111,19 +112,22 @@ macro_rules! delivery {
 }
 
 const OF_DELIVERIES: &str = delivery!(
-    "FROM deliveries d JOIN events e ON e.tenant = d.tenant AND e.id = d.event
-     LEFT JOIN waiting w ON w.delivery = d.id"
+    "FROM deliveries d
+     CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e
+     LEFT JOIN LATERAL (SELECT * FROM waiting w WHERE w.delivery = d.id LIMIT 1) w ON true"
 );
 const OF_DEAD: &str = delivery!(
-    "FROM dead x JOIN deliveries d ON d.id = x.delivery JOIN events e ON e.tenant = d.tenant AND e.id = d.event
-     LEFT JOIN waiting w ON w.delivery = d.id"
+    "FROM dead x CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = x.delivery LIMIT 1) d
+     CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e
+     LEFT JOIN LATERAL (SELECT * FROM waiting w WHERE w.delivery = d.id LIMIT 1) w ON true"
 );
-/// An event's deliveries are of the same millisecond, and so of the same month.
+/// An event's deliveries are of the same millisecond, and so of the same month. They are looked up event by event.
 const OF_EVENTS: &str = delivery!(
-    "FROM events e JOIN deliveries d ON d.event = e.id
-         AND d.id >= (left(e.id::text, 13) || '-0000-0000-000000000000')::uuid
-         AND d.id <= (left(e.id::text, 13) || '-ffff-ffff-ffffffffffff')::uuid
-     LEFT JOIN waiting w ON w.delivery = d.id"
+    "FROM events e CROSS JOIN LATERAL (
+         SELECT * FROM deliveries d WHERE d.event = e.id
+             AND d.id >= (left(e.id::text, 13) || '-0000-0000-000000000000')::uuid
+             AND d.id <= (left(e.id::text, 13) || '-ffff-ffff-ffffffffffff')::uuid OFFSET 0) d
+     LEFT JOIN LATERAL (SELECT * FROM waiting w WHERE w.delivery = d.id LIMIT 1) w ON true"
 );
 
 fn read_delivery(row: &Row) -> Result<Delivery, Failure> {
@@ -159,7 +163,7 @@ macro_rules! attempt {
                     a.error_message, a.custom_headers, a.response_headers, a.response_body_sample, a.dns_us,
                     a.connect_us, a.tls_us, a.ttfb_us, a.total_us, a.scheduled_at, a.executed_at, a.next_retry_at,
                     a.worker, a.circuit, d.created_at
-             FROM deliveries d JOIN attempts a ON a.delivery = d.id ",
+             FROM deliveries d CROSS JOIN LATERAL (SELECT * FROM attempts a WHERE a.delivery = d.id OFFSET 0) a ",
             $rest
         )
     };

@@ -1,10 +1,9 @@
 //! Taking in a copy of an embedded store, and refusing to open while that is not finished.
 
-use futures_util::StreamExt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::SinkExt;
+use futures_util::{SinkExt, StreamExt};
 use redrive_core::{
     DeliveryStatus, Time,
     tenant::{DEFAULT_POOL, TenantId},

@@ -35,47 +35,44 @@ pub(super) const WAIT: &str = "WITH new AS (
 const LOCK_RUNTIME: &str =
     "SELECT webhook FROM runtime WHERE webhook = ANY($1::uuid[]) ORDER BY webhook FOR SHARE";
 const LOCK: &str = "SELECT l.webhook, l.lane FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane)
-     JOIN lanes l ON l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\"
-     ORDER BY l.webhook, l.lane FOR UPDATE OF l";
+     CROSS JOIN LATERAL (
+         SELECT * FROM lanes l WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\" LIMIT 1 FOR UPDATE) l";
 const LOCK_ALL: &str = "SELECT lane FROM lanes WHERE webhook = $1 ORDER BY lane FOR UPDATE";
 /// Sets lanes by the first that waits in each. In an order, nothing behind it may start before it is over.
-const LOOK: &str = "UPDATE lanes l SET wake_at = greatest(h.due, (SELECT
-         CASE WHEN r.paused THEN $3::bigint ELSE greatest(r.hold_until, r.circuit_until) END
-         FROM runtime r WHERE r.webhook = k.webhook))
-     FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
-         SELECT w.due FROM waiting w WHERE w.webhook = k.webhook AND w.lane = k.lane COLLATE \"C\"
-         ORDER BY w.place, w.seq LIMIT 1) h
-     WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\"";
+const LOOK: &str = "WITH k AS MATERIALIZED (
+         SELECT l.tid FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
+             SELECT ctid AS tid FROM lanes l WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\" LIMIT 1) l),
+     closed AS (DELETE FROM lanes l WHERE l.ctid = ANY(ARRAY(SELECT tid FROM k)) AND (
+         SELECT 1 FROM waiting w WHERE w.webhook = l.webhook AND w.lane = l.lane LIMIT 1) IS NULL)
+     UPDATE lanes l SET wake_at = greatest((SELECT w.due FROM waiting w
+         WHERE w.webhook = l.webhook AND w.lane = l.lane ORDER BY w.place, w.seq LIMIT 1), (SELECT
+             CASE WHEN r.paused THEN $3::bigint ELSE greatest(r.hold_until, r.circuit_until) END
+             FROM runtime r WHERE r.webhook = l.webhook))
+     WHERE l.ctid = ANY(ARRAY(SELECT tid FROM k)) AND (
+         SELECT 1 FROM waiting w WHERE w.webhook = l.webhook AND w.lane = l.lane LIMIT 1) IS NOT NULL";
 /// The same, and who holds them from then on; those with nothing left go.
-pub(super) const SETTLE: &str = "WITH k AS (
-         SELECT * FROM unnest($1::uuid[], $2::text[], $3::bigint[], $4::bigint[])
-             AS k(webhook, lane, not_before, holder)),
-     closed AS (
-         DELETE FROM lanes l USING k WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\" AND NOT EXISTS (
-             SELECT 1 FROM waiting w WHERE w.webhook = k.webhook AND w.lane = k.lane COLLATE \"C\"))
-     UPDATE lanes l SET wake_at = greatest(h.due, k.not_before), held_by = k.holder
-     FROM k CROSS JOIN LATERAL (
-         SELECT w.due FROM waiting w WHERE w.webhook = k.webhook AND w.lane = k.lane COLLATE \"C\"
-         ORDER BY w.place, w.seq LIMIT 1) h
-     WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\"";
-/// Lanes that have nothing left in them.
-const CLOSE: &str = "DELETE FROM lanes l USING unnest($1::uuid[], $2::text[]) AS k(webhook, lane)
-     WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\" AND NOT EXISTS (
-         SELECT 1 FROM waiting w WHERE w.webhook = k.webhook AND w.lane = k.lane COLLATE \"C\")";
+pub(super) const SETTLE: &str = "WITH k AS MATERIALIZED (
+         SELECT l.tid FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
+             SELECT ctid AS tid FROM lanes l WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\" LIMIT 1) l),
+     closed AS (DELETE FROM lanes l WHERE l.ctid = ANY(ARRAY(SELECT tid FROM k)) AND (
+         SELECT 1 FROM waiting w WHERE w.webhook = l.webhook AND w.lane = l.lane LIMIT 1) IS NULL)
+     UPDATE lanes l SET wake_at = greatest((SELECT w.due FROM waiting w
+         WHERE w.webhook = l.webhook AND w.lane = l.lane ORDER BY w.place, w.seq LIMIT 1), $3::bigint), held_by = $4::bigint
+     WHERE l.ctid = ANY(ARRAY(SELECT tid FROM k)) AND (
+         SELECT 1 FROM waiting w WHERE w.webhook = l.webhook AND w.lane = l.lane LIMIT 1) IS NOT NULL";
 const BLOCKED_UNTIL: &str = "SELECT webhook,
          CASE WHEN paused THEN $2::bigint ELSE greatest(hold_until, circuit_until) END
      FROM runtime WHERE webhook = ANY($1::uuid[])";
 
 /// The statements whose cost must follow what they change: a test explains their plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 8] = [
+pub(super) const PLANNED: [(&str, &str); 7] = [
     ("make wait", WAIT),
     ("lock what blocks", LOCK_RUNTIME),
     ("lock lanes", LOCK),
     ("lock a webhook's lanes", LOCK_ALL),
     ("look at lanes again", LOOK),
     ("settle lanes", SETTLE),
-    ("close lanes", CLOSE),
     ("what blocks", BLOCKED_UNTIL),
 ];
 
@@ -209,12 +206,6 @@ pub(super) async fn look_again(tx: &Session, keys: &Keys) -> Result<(), Failure>
 async fn set_by_first(tx: &Session, keys: &Keys) -> Result<(), Failure> {
     let (webhooks, codes) = columns(keys);
     tx.execute(LOOK, &[&webhooks, &codes, &Col(Time::FOREVER)]).await?;
-    close(tx, keys).await
-}
-
-async fn close(tx: &Session, keys: &Keys) -> Result<(), Failure> {
-    let (webhooks, codes) = columns(keys);
-    tx.execute(CLOSE, &[&webhooks, &codes]).await?;
     Ok(())
 }
 
@@ -231,13 +222,17 @@ pub(super) async fn blocked_until(
 /// How a lane is left by a claim: who holds it, and that it is not looked at before some time.
 pub(super) type Settled = BTreeMap<(WebhookId, String), (Option<Epoch>, Time)>;
 
-/// Sets locked lanes by what is left in them, and who holds them; those with nothing left go.
+/// Sets locked lanes by what is left in them, and who holds them; those with nothing left go. Most are left in
+/// one of two ways, so there are few statements.
 pub(super) async fn settle(tx: &Session, settled: &Settled) -> Result<(), Failure> {
-    let keys: Keys = settled.keys().cloned().collect();
-    let (webhooks, codes) = columns(&keys);
-    let not_before: Vec<_> = settled.values().map(|(_, not_before)| Col(*not_before)).collect();
-    let holders: Vec<_> = settled.values().map(|(holder, _)| holder.map(|epoch| epoch.0)).collect();
-    tx.execute(SETTLE, &[&webhooks, &codes, &not_before, &holders]).await?;
+    let mut ways: BTreeMap<(Option<Epoch>, Time), Keys> = BTreeMap::new();
+    for (key, way) in settled {
+        ways.entry(*way).or_default().insert(key.clone());
+    }
+    for ((holder, not_before), keys) in &ways {
+        let (webhooks, codes) = columns(keys);
+        tx.execute(SETTLE, &[&webhooks, &codes, &Col(*not_before), &holder.map(|epoch| epoch.0)]).await?;
+    }
     Ok(())
 }
 

@@ -19,8 +19,8 @@ const OWNERS: &str = "WITH RECURSIVE leasing(epoch) AS (
      UNION SELECT epoch FROM nodes WHERE epoch <> $1
      UNION SELECT held_by FROM lanes WHERE held_by IS NOT NULL AND held_by <> $1
      UNION SELECT epoch FROM homes WHERE epoch <> $1";
-const ORPHANS: &str = "DELETE FROM leased WHERE epoch = $1 AND delivery IN (
-         SELECT delivery FROM leased WHERE epoch = $1 ORDER BY delivery LIMIT $2)
+const ORPHANS: &str = "DELETE FROM leased WHERE epoch = $1 AND ctid = ANY(ARRAY(
+         SELECT ctid FROM leased WHERE epoch = $1 ORDER BY delivery LIMIT $2 FOR UPDATE))
      RETURNING delivery, webhook, lane, seq, rescues + 1, deaths, sending, cancel";
 
 impl Nodes for Postgres {

@@ -25,16 +25,16 @@ const LOOK: &str = "WITH live AS (SELECT epoch FROM nodes WHERE epoch = ANY($2::
      SELECT t.id, t.next_seq, t.config_version, (SELECT array_agg(live.epoch) FROM live)
      FROM tenants t WHERE t.id = ANY($1::text[]) ORDER BY t.id FOR NO KEY UPDATE OF t";
 const KEYS: &str = "SELECT i.tenant, i.key_hash, i.event, i.body_hash, i.expires_at
-     FROM unnest($1::text[], $2::bytea[]) AS k(tenant, key_hash)
-     JOIN idempotency i ON i.tenant = k.tenant COLLATE \"C\" AND i.key_hash = k.key_hash";
+     FROM unnest($1::text[], $2::bytea[]) AS k(tenant, key_hash) CROSS JOIN LATERAL (
+         SELECT * FROM idempotency i WHERE i.tenant = k.tenant COLLATE \"C\" AND i.key_hash = k.key_hash LIMIT 1) i";
 const TAKE_KEYS: &str = "INSERT INTO idempotency (tenant, key_hash, event, body_hash, expires_at)
      SELECT * FROM unnest($1::text[], $2::bytea[], $3::uuid[], $4::bytea[], $5::bigint[])
      ON CONFLICT (tenant, key_hash) DO UPDATE
      SET event = excluded.event, body_hash = excluded.body_hash, expires_at = excluded.expires_at";
 /// Everything that is new, and the tenants' counters.
 const INSERT: &str = "WITH counted AS (
-         UPDATE tenants t SET next_seq = k.next_seq FROM unnest($1::text[], $2::bigint[]) AS k(id, next_seq)
-         WHERE t.id = k.id COLLATE \"C\"),
+         UPDATE tenants t SET next_seq = ($2::bigint[])[array_position($1::text[], t.id)]
+         WHERE t.id = ANY($1::text[])),
      new_events AS (
          INSERT INTO events (id, tenant, seq, event_type, timestamp, idempotency_key, source, subject,
                              priority, metadata, data)

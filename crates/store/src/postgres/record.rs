@@ -40,28 +40,38 @@ macro_rules! attempt_arrays {
 /// What was delivered outside of orders and not called off meanwhile: lease, attempt and delivery at once.
 /// Gives the deliveries for which that was all.
 const DELIVERED: &str = concat!(
-    "WITH i AS (DELETE FROM leased l USING unnest($1::bigint[], $2::uuid[], ",
+    "WITH i AS MATERIALIZED (
+         SELECT i.*, l.tid FROM unnest($1::bigint[], $2::uuid[], ",
     attempt_arrays!(),
     ", $22::bigint[], $23::boolean[]) AS i(epoch, delivery, ",
     attempt_columns!(),
-    ", at, knows_cancel)
-         WHERE l.epoch = i.epoch AND l.delivery = i.delivery AND l.lane >= 'A' AND (l.cancel IS NULL OR i.knows_cancel)
-         RETURNING i.*),
+    ", at, knows_cancel) CROSS JOIN LATERAL (
+             SELECT ctid AS tid FROM leased l WHERE l.epoch = i.epoch AND l.delivery = i.delivery
+                 AND l.lane >= 'A' AND (l.cancel IS NULL OR i.knows_cancel) LIMIT 1 FOR UPDATE) l),
+     gone AS (DELETE FROM leased WHERE ctid = ANY(ARRAY(SELECT tid FROM i))),
      a AS (INSERT INTO attempts SELECT delivery, ",
     attempt_columns!(),
     " FROM i)
-     UPDATE deliveries d SET status = $24, ended_at = i.at, attempt_count = i.number, dead_reason = NULL,
-            last_status_code = i.status_code, failure_category = i.category, last_error = i.error
-     FROM i WHERE d.id = i.delivery RETURNING d.id"
+     UPDATE deliveries d SET status = $24, dead_reason = NULL,
+            ended_at = ($22::bigint[])[array_position($2::uuid[], d.id)],
+            attempt_count = ($3::integer[])[array_position($2::uuid[], d.id)],
+            last_status_code = ($7::smallint[])[array_position($2::uuid[], d.id)],
+            failure_category = NULL, last_error = NULL
+     WHERE d.id = ANY(ARRAY(SELECT delivery FROM i)) RETURNING d.id"
 );
 /// The leases that outcomes may be recorded for; those called off are left, unless that is known.
-const TAKE: &str =
-    "DELETE FROM leased l USING unnest($1::bigint[], $2::uuid[], $3::boolean[]) AS i(epoch, delivery, knows)
-     WHERE l.epoch = i.epoch AND l.delivery = i.delivery AND (l.cancel IS NULL OR i.knows)
-     RETURNING l.delivery, l.webhook, l.lane, l.seq, l.rescues, l.deaths, l.sending, l.cancel";
+const TAKE: &str = "WITH k AS MATERIALIZED (
+         SELECT l.tid FROM unnest($1::bigint[], $2::uuid[], $3::boolean[]) AS i(epoch, delivery, knows)
+         CROSS JOIN LATERAL (
+             SELECT ctid AS tid FROM leased l WHERE l.epoch = i.epoch AND l.delivery = i.delivery
+                 AND (l.cancel IS NULL OR i.knows) LIMIT 1 FOR UPDATE) l)
+     DELETE FROM leased WHERE ctid = ANY(ARRAY(SELECT tid FROM k))
+     RETURNING delivery, webhook, lane, seq, rescues, deaths, sending, cancel";
 const CALLED_OFF: &str =
     "SELECT l.delivery, l.cancel FROM unnest($1::bigint[], $2::uuid[]) AS i(epoch, delivery)
-     JOIN leased l ON l.epoch = i.epoch AND l.delivery = i.delivery WHERE l.cancel IS NOT NULL";
+     CROSS JOIN LATERAL (
+         SELECT * FROM leased l WHERE l.epoch = i.epoch AND l.delivery = i.delivery AND l.cancel IS NOT NULL
+         LIMIT 1) l";
 const ATTEMPTS: &str = concat!(
     "INSERT INTO attempts SELECT i.* FROM unnest($2::uuid[], ",
     attempt_arrays!(),
@@ -69,23 +79,25 @@ const ATTEMPTS: &str = concat!(
 );
 const RECORDED: &str =
     "SELECT a.delivery, a.number, a.id FROM unnest($1::uuid[], $2::integer[]) AS i(delivery, number)
-     JOIN attempts a ON a.delivery = i.delivery AND a.number = i.number";
-const STATUS: &str =
-    "SELECT d.id, d.status FROM unnest($1::uuid[]) AS i(id) JOIN deliveries d ON d.id = i.id";
+     CROSS JOIN LATERAL (
+         SELECT * FROM attempts a WHERE a.delivery = i.delivery AND a.number = i.number LIMIT 1) a";
+const STATUS: &str = "SELECT id, status FROM deliveries WHERE id = ANY($1::uuid[])";
 const PUT_BACK: &str =
     "INSERT INTO leased (epoch, delivery, webhook, lane, seq, rescues, deaths, sending, cancel)
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 /// A delivery that ended without an attempt keeps what the one before it left.
-const UPDATE: &str =
-    "UPDATE deliveries d SET status = i.status, ended_at = i.ended_at, dead_reason = i.dead_reason,
-            cancel_reason = i.cancel_reason, attempt_count = coalesce(i.number, d.attempt_count),
-            last_status_code = CASE WHEN i.number IS NULL THEN d.last_status_code ELSE i.status_code END,
-            failure_category = CASE WHEN i.number IS NULL THEN d.failure_category ELSE i.category END,
-            last_error = CASE WHEN i.number IS NULL THEN d.last_error ELSE i.error END
-     FROM unnest($1::uuid[], $2::smallint[], $3::bigint[], $4::smallint[], $5::bytea[], $6::integer[],
-                 $7::smallint[], $8::smallint[], $9::bytea[])
-          AS i(delivery, status, ended_at, dead_reason, cancel_reason, number, status_code, category, error)
-     WHERE d.id = i.delivery";
+const UPDATE: &str = "UPDATE deliveries d SET status = ($2::smallint[])[array_position($1::uuid[], d.id)],
+            ended_at = ($3::bigint[])[array_position($1::uuid[], d.id)],
+            dead_reason = ($4::smallint[])[array_position($1::uuid[], d.id)],
+            cancel_reason = ($5::bytea[])[array_position($1::uuid[], d.id)],
+            attempt_count = coalesce(($6::integer[])[array_position($1::uuid[], d.id)], d.attempt_count),
+            last_status_code = CASE WHEN ($6::integer[])[array_position($1::uuid[], d.id)] IS NULL
+                THEN d.last_status_code ELSE ($7::smallint[])[array_position($1::uuid[], d.id)] END,
+            failure_category = CASE WHEN ($6::integer[])[array_position($1::uuid[], d.id)] IS NULL
+                THEN d.failure_category ELSE ($8::smallint[])[array_position($1::uuid[], d.id)] END,
+            last_error = CASE WHEN ($6::integer[])[array_position($1::uuid[], d.id)] IS NULL
+                THEN d.last_error ELSE ($9::bytea[])[array_position($1::uuid[], d.id)] END
+     WHERE d.id = ANY($1::uuid[])";
 const BURY: &str = "INSERT INTO dead SELECT * FROM unnest($1::uuid[], $2::text[])";
 
 /// The statements whose cost must follow what they write: a test explains their plans.

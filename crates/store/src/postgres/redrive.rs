@@ -171,8 +171,7 @@ pub(super) async fn end_cancelled(
 ) -> Result<(), Failure> {
     let ids: Vec<_> = deliveries.iter().map(|delivery| Col(*delivery)).collect();
     tx.execute(
-        "UPDATE deliveries d SET status = $2, ended_at = $3, cancel_reason = $4
-         FROM unnest($1::uuid[]) AS k(id) WHERE d.id = k.id",
+        "UPDATE deliveries SET status = $2, ended_at = $3, cancel_reason = $4 WHERE id = ANY($1::uuid[])",
         &[&ids, &Col(DeliveryStatus::Cancelled), &Col(now), &reason.as_bytes()],
     )
     .await?;

@@ -20,9 +20,9 @@ const BEFORE: Duration = Duration::from_secs(45 * 24 * 3600);
 impl Upkeep for Postgres {
     fn forget_keys(&self, now: Time, limit: usize) -> Answer<'_, usize> {
         Box::pin(async move {
-            let forget = "DELETE FROM idempotency WHERE (tenant, key_hash) IN (
-                 SELECT tenant, key_hash FROM idempotency WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2
-                 FOR UPDATE SKIP LOCKED)";
+            let forget = "DELETE FROM idempotency WHERE ctid = ANY(ARRAY(
+                 SELECT ctid FROM idempotency WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2
+                 FOR UPDATE SKIP LOCKED))";
             let limit = limit as i64;
             let forgotten =
                 self.write(|tx| async move { tx.execute(forget, &[&Col(now), &limit]).await }).await?;

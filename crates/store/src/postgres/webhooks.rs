@@ -26,8 +26,8 @@ macro_rules! webhooks {
     };
 }
 
-const SWEEP: &str = "DELETE FROM waiting WHERE delivery IN (
-         SELECT delivery FROM waiting WHERE webhook = $1 ORDER BY lane, place, seq LIMIT $2)
+const SWEEP: &str = "DELETE FROM waiting WHERE delivery = ANY(ARRAY(
+         SELECT delivery FROM waiting WHERE webhook = $1 ORDER BY lane, place, seq LIMIT $2))
      RETURNING delivery, lane";
 
 impl Webhooks for Postgres {

@@ -306,3 +306,64 @@ fn name(step: &Step, row: &Row<'_>) -> String {
     let values = std::iter::once(0).chain(rest).map(|at| write_key(&row.get(at).unwrap_or(Value::Null)));
     format!("{} {}", step.name, values.collect::<Vec<_>>().join(" "))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlite::{Options, Sqlite};
+
+    fn source() -> (tempfile::TempDir, Source) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("redrive.db");
+        drop(Sqlite::open(&Options::at(&path)).unwrap());
+        let source = Source::open(&path).unwrap();
+        (folder, source)
+    }
+
+    #[test]
+    fn tables_are_read_in_the_order_of_their_keys_without_sorting() {
+        let (_folder, source) = source();
+        for step in &STEPS {
+            for after in [false, true] {
+                let explain = format!("EXPLAIN QUERY PLAN {}", step.select(after, 0));
+                let mut statement = source.connection.as_ref().unwrap().prepare(&explain).unwrap();
+                let mut plan = Vec::new();
+                let key = step.key.iter().filter(|_| after).map(|_| Value::Null);
+                let mut rows = statement.query(params_from_iter(key)).unwrap();
+                while let Some(row) = rows.next().unwrap() {
+                    plan.push(row.get::<_, String>(3).unwrap());
+                }
+                let begins = if after { "SEARCH t " } else { "SCAN t" };
+                assert!(plan[0].starts_with(begins), "{} {plan:?}", step.name);
+                assert!(!plan.iter().any(|line| line.contains("TEMP B-TREE")), "{} {plan:?}", step.name);
+            }
+        }
+    }
+
+    #[test]
+    fn keys_come_back_as_they_were() {
+        for (kind, value) in [
+            (Kind::Id, Value::Blob(vec![0, 1, 0xfe, 0xff])),
+            (Kind::Big, Value::Integer(-7)),
+            (Kind::Text, Value::Text("acme".into())),
+        ] {
+            assert_eq!(read_key(kind, &write_key(&value)), Some(value));
+        }
+        assert_eq!(read_key(Kind::Id, "0g"), None);
+        assert_eq!(read_key(Kind::Id, "€"), None);
+    }
+
+    #[test]
+    fn a_file_that_is_rebuilt_is_not_in_the_same_state() {
+        let (folder, source) = source();
+        let path = folder.path().join("redrive.db");
+        let before = source.identity.clone();
+        drop(source);
+        let again = Source::open(&path).unwrap().identity;
+        assert_eq!((&again.made, &again.state), (&before.made, &before.state));
+        Connection::open(&path).unwrap().execute_batch("VACUUM").unwrap();
+        let rebuilt = Source::open(&path).unwrap().identity;
+        assert_eq!(rebuilt.made, before.made);
+        assert_ne!(rebuilt.state, before.state);
+    }
+}
