@@ -148,38 +148,77 @@ async fn keep_publishing(
     }
 }
 
+/// Publishes a batch: by one statement what is plain, in the usual way what is left.
 async fn publish_all(shared: &Shared, new: &[NewEvent]) -> Vec<Result<Published, StoreError>> {
-    let mut commit = Commit::of(new.len());
+    if let Err(failure) = make_ready(shared, new).await {
+        let error = StoreError::Unavailable(failure.to_string());
+        return new.iter().map(|_| Err(error.clone())).collect();
+    }
+    let plain = publish_plain(shared, new).await;
+    let rest: Vec<_> =
+        new.iter().zip(&plain).filter(|(_, result)| result.is_none()).map(|(new, _)| new).collect();
+    let mut commit = Commit::of(rest.len());
     while let Some(range) = commit.next() {
-        let result = publish_slice(shared, &new[range.clone()]).await;
+        let result = publish_slice(shared, &rest[range.clone()]).await;
         commit.came_to(range, result);
     }
-    commit.finish()
+    let mut usual = commit.finish().into_iter();
+    plain.into_iter().map_while(|result| result.or_else(|| usual.next())).collect()
 }
 
-async fn publish_slice(shared: &Shared, slice: &[NewEvent]) -> Result<Vec<Published>, CommitError> {
-    let unavailable = |failure: Failure| CommitError::Store(StoreError::Unavailable(failure.to_string()));
-    shared.doubts.settle(shared).await.map_err(unavailable)?;
-    let months = slice.iter().flat_map(|new| {
+/// Settles what is in doubt, and makes the months that are missing.
+async fn make_ready(shared: &Shared, new: &[NewEvent]) -> Result<(), Failure> {
+    shared.doubts.settle(shared).await?;
+    let months = new.iter().flat_map(|new| {
         std::iter::once(new.event.id.time()).chain(new.deliveries.iter().map(|delivery| delivery.id.time()))
     });
     let missing = shared.partitions.missing(months);
-    shared.partitions.make(&shared.writers, missing).await.map_err(unavailable)?;
-    let batch: Vec<_> = slice.iter().collect();
+    shared.partitions.make(&shared.writers, missing).await
+}
+
+/// Publishes by one statement. None for those that were not, and of which nothing was done.
+async fn publish_plain(shared: &Shared, new: &[NewEvent]) -> Vec<Option<Result<Published, StoreError>>> {
+    let tx = match shared.writers.get().await {
+        Ok(tx) => tx,
+        Err(failure) => {
+            return new.iter().map(|_| Some(Err(StoreError::Unavailable(failure.to_string())))).collect();
+        }
+    };
+    tx.set_busy(true);
+    match publish::commit_plain(&tx, new).await {
+        Ok(published) => {
+            tx.set_busy(false);
+            match published {
+                Some(published) => published.into_iter().map(|one| one.map(Ok)).collect(),
+                None => new.iter().map(|_| None).collect(),
+            }
+        }
+        Err(failure) if failure.leaves_doubt() => {
+            in_doubt(shared, new.iter());
+            new.iter().map(|_| Some(Err(StoreError::Unavailable(failure.to_string())))).collect()
+        }
+        Err(_) => {
+            tx.set_busy(false);
+            new.iter().map(|_| None).collect()
+        }
+    }
+}
+
+async fn publish_slice(shared: &Shared, slice: &[&NewEvent]) -> Result<Vec<Published>, CommitError> {
     let mut tries = 0;
     loop {
         tries += 1;
         let mut told = false;
         let tx = shared.writers.get().await?;
-        match publish::commit(&tx, &batch, &mut told).await {
+        match publish::commit(&tx, slice, &mut told).await {
             Ok(published) => {
-                if slice.iter().any(is_due) {
+                if slice.iter().any(|new| is_due(new)) {
                     shared.hints.work();
                 }
                 return Ok(published);
             }
             Err(failure) if told && failure.leaves_doubt() => {
-                in_doubt(shared, slice);
+                in_doubt(shared, slice.iter().copied());
                 return Err(failure.into());
             }
             Err(failure) => {
@@ -200,8 +239,8 @@ fn is_due(new: &NewEvent) -> bool {
 
 /// The connection was lost at the commit. Whoever waits is told that it failed, which may be wrong: their
 /// idempotency keys tell when they try again. What may have been leased is given back as soon as possible.
-fn in_doubt(shared: &Shared, slice: &[NewEvent]) {
-    for new in slice {
+fn in_doubt<'a>(shared: &Shared, events: impl Iterator<Item = &'a NewEvent>) {
+    for new in events {
         let leased = new.deliveries.iter().filter(|delivery| delivery.birth == Birth::Leased);
         shared.doubts.add(new.epoch, leased.map(|delivery| (delivery.id, new.event.timestamp)));
     }
