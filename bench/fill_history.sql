@@ -36,7 +36,7 @@ BEGIN
             CONTINUE WHEN to_regclass(part) IS NOT NULL;
             EXECUTE format('CREATE TABLE %I (LIKE %I INCLUDING ALL)', part, name);
             IF name = 'deliveries' THEN
-                EXECUTE format('ALTER TABLE %I SET (fillfactor = 70)', part);
+                EXECUTE format('ALTER TABLE %I SET (fillfactor = 50)', part);
                 EXECUTE format('CREATE UNIQUE INDEX ON %I (event, webhook, round)', part);
             END IF;
             EXECUTE format('ALTER TABLE %I ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', name, part,
