@@ -6,7 +6,7 @@ use std::{
     collections::BTreeSet,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -68,6 +68,8 @@ pub(crate) struct Fleet {
     beating: Mutex<Option<JoinHandle<()>>>,
     pub(crate) homes: Homes,
     pub(crate) news: News,
+    /// How many due lanes this node left to others when it last looked.
+    pub(crate) declined: AtomicUsize,
 }
 
 /// What whoever beats remembers from one beat to the next.
@@ -93,6 +95,7 @@ impl Fleet {
             beating: Mutex::default(),
             homes: Homes::default(),
             news: News::default(),
+            declined: AtomicUsize::new(0),
         }
     }
 

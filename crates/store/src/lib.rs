@@ -63,7 +63,7 @@ pub trait Claim {
     ) -> Answer<'_, Vec<LaneClaim>>;
     /// Gives leased deliveries back, due at the time named with each. Their lanes are held no longer.
     fn release(&self, epoch: Epoch, now: Time, deliveries: Vec<(DeliveryId, Time)>) -> Answer<'_, usize>;
-    /// Is the home of these webhooks no longer.
+    /// Is the home of these webhooks no longer, nor holds any of their lanes.
     fn leave(&self, epoch: Epoch, webhooks: Vec<WebhookId>) -> Answer<'_, ()>;
     /// Notes that a delivery which was rescued before is about to be sent. False if the lease is lost.
     fn mark_sending(&self, epoch: Epoch, delivery: DeliveryId) -> Answer<'_, bool>;

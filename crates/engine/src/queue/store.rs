@@ -1,6 +1,6 @@
 //! Claims straight from the store: lanes with something due, as much as there is room for.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use redrive_core::{TenantId, Time, lane::Lane};
 use redrive_store::{Claimed, LaneClaim, LaneKey, LaneRoom, StoreError};
@@ -14,6 +14,8 @@ use crate::{
 
 /// Lanes looked at in one go.
 const LANES: usize = 64;
+/// How many lanes that are left to others are looked past at the most.
+const DECLINED: usize = 2_000;
 /// Deliveries and payload bytes taken in one transaction, roughly.
 const MAX_ROWS: usize = 4_000;
 const MAX_BYTES: usize = 8 << 20;
@@ -40,14 +42,24 @@ impl Inner {
             let moves = self.dispatch.wake_up(now);
             self.carry_out(moves);
         }
-        let due = self.store.due_lanes(term.epoch, self.settings.pools.clone(), now, LANES).await?;
+        // Lanes that this node left to others stay on the list: it looks past as many as those were.
+        let most = LANES + self.fleet.declined.load(Relaxed).min(DECLINED);
+        let due = self.store.due_lanes(term.epoch, self.settings.pools.clone(), now, most).await?;
+        let mut declined = 0;
         let mut rooms = self.served(self.dispatch.take_hungry());
         for key in due.lanes {
             if rooms.iter().map(|room| room.room).sum::<usize>() >= MAX_ROWS {
                 break;
             }
-            let hook = self.registry.find(&*self.store, key.webhook).await?;
+            let hook = match self.registry.find(&*self.store, key.webhook).await {
+                Ok(hook) => hook,
+                Err(error) => {
+                    self.dispatch.claim_failed(&rooms);
+                    return Err(error);
+                }
+            };
             if hook.as_ref().is_some_and(|hook| !hook.tenant.is_served()) {
+                declined += 1;
                 continue;
             }
             if rooms.iter().any(|room| room.key == key) {
@@ -57,13 +69,17 @@ impl Inner {
             if room.room == 0 && self.fleet.is_shared() {
                 // Others may have room.
                 self.dispatch.decline(&room.key);
+                declined += 1;
             } else {
                 // Asking for a lane without room still counts: it is held from then on, and asks for itself.
                 rooms.push(room);
             }
         }
+        let before = self.fleet.declined.swap(declined, Relaxed);
         if rooms.is_empty() {
-            return Ok(Round::Idle(due.next_wake));
+            // All that it saw was for others: there may be more behind them.
+            let more_behind = declined >= most && before < declined;
+            return Ok(if more_behind { Round::Busy } else { Round::Idle(due.next_wake) });
         }
         for room in &mut rooms {
             room.alone = self.claims_alone(&room.key);
@@ -91,9 +107,19 @@ impl Inner {
         let is_served =
             |room: &LaneRoom| self.registry.hook(room.key.webhook).is_none_or(|hook| hook.tenant.is_served());
         let (served, others): (Vec<_>, Vec<_>) = rooms.into_iter().partition(is_served);
-        for room in others {
-            let moves = self.dispatch.claimed(&room, Vec::new(), false);
+        for room in &others {
+            let moves = self.dispatch.claimed(room, Vec::new(), false);
             self.carry_out(moves);
+        }
+        if !others.is_empty() {
+            // Whoever does serve them could not see lanes that are held here.
+            let (inner, term) = (self.clone(), self.fleet.term());
+            let webhooks = others.into_iter().map(|room| room.key.webhook).collect();
+            self.runtime.spawn(async move {
+                if let Err(error) = inner.store.leave(term.epoch, webhooks).await {
+                    tracing::warn!(%error, "lanes that others serve are still held here");
+                }
+            });
         }
         served
     }

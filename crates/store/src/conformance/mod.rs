@@ -132,6 +132,7 @@ macro_rules! conformance_suite {
             what_is_claimed_alone_is_kept_from_others,
             a_home_gets_the_lanes_that_others_held,
             a_home_that_was_left_is_free,
+            who_leaves_holds_no_lanes,
             a_home_goes_when_all_that_its_node_had_is_back,
             finding_nothing_makes_no_home,
             what_has_no_home_is_given_to_anybody,

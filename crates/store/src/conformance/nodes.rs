@@ -65,6 +65,15 @@ pub async fn a_home_that_was_left_is_free(bench: &Arc<Bench>) {
     assert_eq!(claim(bench, other, 100, 10, true).await.len(), 1);
 }
 
+pub async fn who_leaves_holds_no_lanes(bench: &Arc<Bench>) {
+    let other = bench.new_epoch().await;
+    wait_for(bench, &[0, 0]).await;
+    assert_eq!(claim(bench, other, 0, 1, false).await.len(), 1);
+    assert!(!sees_due(bench, bench.epoch, 0).await, "it is held");
+    bench.store().leave(other, vec![bench.webhook]).await.unwrap();
+    assert_eq!(claim(bench, bench.epoch, 0, 10, false).await.len(), 1);
+}
+
 pub async fn a_home_goes_when_all_that_its_node_had_is_back(bench: &Arc<Bench>) {
     let dead = bench.new_epoch().await;
     wait_for(bench, &[0, 0, 0]).await;

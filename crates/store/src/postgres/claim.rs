@@ -74,27 +74,30 @@ const FETCH: &str = "SELECT d.id, d.webhook, d.format, d.attempt_count, d.create
 const MAKE_HOME: &str =
     "INSERT INTO homes (webhook, epoch) SELECT w, $2::bigint FROM unnest($1::uuid[]) AS k(w)
      ON CONFLICT DO NOTHING";
+const LOCK_LEASES: &str = "SELECT 1 FROM unnest($1::bigint[], $2::uuid[]) AS k(epoch, delivery)
+     CROSS JOIN LATERAL (
+         SELECT 1 FROM leased l WHERE l.epoch = k.epoch AND l.delivery = k.delivery LIMIT 1 FOR UPDATE) l";
 const MARK: &str = "WITH k AS MATERIALIZED (
          SELECT l.tid FROM unnest($1::bigint[], $2::uuid[]) AS k(epoch, delivery) CROSS JOIN LATERAL (
              SELECT ctid AS tid FROM leased l WHERE l.epoch = k.epoch AND l.delivery = k.delivery
-             LIMIT 1 FOR UPDATE) l)
+             LIMIT 1) l)
      UPDATE leased SET sending = 1 WHERE ctid = ANY(ARRAY(SELECT tid FROM k)) RETURNING epoch, delivery";
 const RELEASE: &str = "WITH k AS MATERIALIZED (
          SELECT l.tid FROM unnest($1::bigint[], $2::uuid[]) AS k(epoch, delivery) CROSS JOIN LATERAL (
              SELECT ctid AS tid FROM leased l WHERE l.epoch = k.epoch AND l.delivery = k.delivery
-             LIMIT 1 FOR UPDATE) l)
+             LIMIT 1) l)
      DELETE FROM leased WHERE ctid = ANY(ARRAY(SELECT tid FROM k))
      RETURNING delivery, webhook, lane, seq, rescues, deaths, sending, cancel";
 const UNHOLD: &str = "WITH k AS MATERIALIZED (
          SELECT l.tid FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
              SELECT ctid AS tid FROM lanes l WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\"
-                 AND l.held_by = $3 LIMIT 1 FOR UPDATE) l)
+                 AND l.held_by = $3 LIMIT 1) l)
      UPDATE lanes SET held_by = NULL WHERE ctid = ANY(ARRAY(SELECT tid FROM k))";
 const CREATED: &str = "SELECT id, created_at FROM deliveries WHERE id = ANY($1::uuid[])";
 
 /// The statements whose cost must follow what is ready, never what is parked: a test explains their plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 13] = [
+pub(super) const PLANNED: [(&str, &str); 14] = [
     ("due lanes", DUE_LANES),
     ("next wake", NEXT_WAKE),
     ("lock own lanes", LOCK_OWN),
@@ -104,6 +107,7 @@ pub(super) const PLANNED: [(&str, &str); 13] = [
     ("first of an order", FIRST),
     ("move to leased", MOVE),
     ("fetch what was claimed", FETCH),
+    ("lock leases", LOCK_LEASES),
     ("mark as sending", MARK),
     ("release", RELEASE),
     ("let go of lanes", UNHOLD),
@@ -150,9 +154,16 @@ impl Claim for Postgres {
         Box::pin(async move {
             let webhooks: Vec<_> = webhooks.into_iter().map(Col).collect();
             let leave = "DELETE FROM homes WHERE webhook = ANY($1::uuid[]) AND epoch = $2";
+            let lock = "SELECT 1 FROM lanes WHERE webhook = ANY($1::uuid[]) AND held_by = $2
+                        ORDER BY webhook, lane FOR UPDATE";
+            let let_go = "UPDATE lanes SET held_by = NULL WHERE webhook = ANY($1::uuid[]) AND held_by = $2";
             self.write(|tx| {
                 let webhooks = &webhooks;
-                async move { tx.execute(leave, &[webhooks, &epoch.0]).await.map(drop) }
+                async move {
+                    tx.execute(leave, &[webhooks, &epoch.0]).await?;
+                    tx.query(lock, &[webhooks, &epoch.0]).await?;
+                    tx.execute(let_go, &[webhooks, &epoch.0]).await.map(drop)
+                }
             })
             .await?;
             self.shared.hints.work();
@@ -225,7 +236,7 @@ struct Peeked {
     seq: i64,
 }
 
-type Code = (WebhookId, String);
+pub(super) type Code = (WebhookId, String);
 
 /// What holds for the webhook of a lane that was locked.
 struct Locked {
@@ -263,6 +274,7 @@ impl Claiming<'_> {
             && failure.leaves_doubt()
         {
             shared.doubts.add(self.epoch, std::mem::take(&mut *leased.lock()));
+            shared.doubts.add_lanes(self.epoch, self.lanes.iter().map(|room| code(&room.key)));
         }
         Ok(claimed?)
     }
@@ -327,6 +339,16 @@ impl Claiming<'_> {
     /// Chooses what to take from each lane, and how each is left.
     async fn choose(&self, tx: &Session, locked: &BTreeMap<Code, Locked>) -> Result<Chosen, Failure> {
         let under_way = self.under_way(tx, locked).await?;
+        // What blocked when the lanes were being locked may be over: it is read again before anything is put off.
+        let blocked: Vec<_> = locked
+            .iter()
+            .filter(|(_, about)| about.blocked_until > self.now)
+            .map(|((webhook, _), _)| *webhook)
+            .collect();
+        let blocked = match blocked.is_empty() {
+            true => BTreeMap::new(),
+            false => lanes::blocked_until(tx, &blocked).await?,
+        };
         let (mut chosen, mut rooms, mut orders) = (Chosen::default(), Vec::new(), Vec::new());
         for room in self.lanes {
             let key = code(&room.key);
@@ -336,8 +358,8 @@ impl Claiming<'_> {
                 chosen.let_go.insert(key);
                 continue;
             }
-            if about.blocked_until > self.now {
-                chosen.settled.insert(key, (None, about.blocked_until));
+            if let Some(until) = blocked.get(&room.key.webhook).filter(|until| **until > self.now) {
+                chosen.settled.insert(key, (None, *until));
                 continue;
             }
             match under_way.get(&key) {
@@ -525,6 +547,7 @@ pub(super) async fn mark(
 ) -> Result<BTreeSet<(Epoch, DeliveryId)>, Failure> {
     let epochs: Vec<_> = leases.iter().map(|(epoch, _)| epoch.0).collect();
     let ids: Vec<_> = leases.iter().map(|(_, delivery)| Col(*delivery)).collect();
+    lock_leases(&tx, &epochs, &ids).await?;
     let rows = tx.query(MARK, &[&epochs, &ids]).await?;
     rows.iter().map(|row| Ok((Epoch(plain(row, 0)?), get(row, 1)?))).collect()
 }
@@ -550,6 +573,7 @@ async fn release(
 
 /// Lets go of lanes that are held.
 async fn unhold(tx: &Session, keys: &Keys, epoch: Epoch) -> Result<(), Failure> {
+    lanes::lock(tx, keys).await?;
     let webhooks: Vec<_> = keys.iter().map(|(webhook, _)| Col(*webhook)).collect();
     let codes: Vec<_> = keys.iter().map(|(_, code)| code.as_str()).collect();
     tx.execute(UNHOLD, &[&webhooks, &codes, &epoch.0]).await?;
@@ -560,8 +584,10 @@ async fn unhold(tx: &Session, keys: &Keys, epoch: Epoch) -> Result<(), Failure> 
 pub(super) async fn give_back_doubtful(
     tx: Tx,
     doubts: &[(Epoch, DeliveryId, Time)],
+    lanes: &[(Epoch, Code)],
 ) -> Result<usize, Failure> {
-    let epochs: BTreeSet<_> = doubts.iter().map(|(epoch, ..)| epoch.0).collect();
+    let epochs: BTreeSet<_> =
+        doubts.iter().map(|(epoch, ..)| epoch.0).chain(lanes.iter().map(|(epoch, _)| epoch.0)).collect();
     let epochs: Vec<_> = epochs.into_iter().collect();
     let wait_for = "SELECT epoch FROM nodes WHERE epoch = ANY($1::bigint[]) ORDER BY epoch FOR UPDATE";
     tx.query(wait_for, &[&epochs]).await?;
@@ -572,6 +598,10 @@ pub(super) async fn give_back_doubtful(
     let due_of = |delivery| due.get(&delivery).copied().unwrap_or_default();
     let latest = due.values().copied().max().unwrap_or_default();
     give_back(&tx, orphans, due_of, latest).await?;
+    for epoch in epochs {
+        let held: Keys = lanes.iter().filter(|(of, _)| of.0 == epoch).map(|(_, lane)| lane.clone()).collect();
+        unhold(&tx, &held, Epoch(epoch)).await?;
+    }
     Ok(count)
 }
 
@@ -593,7 +623,19 @@ pub(super) fn read_orphan(row: &Row) -> Result<Orphan, Failure> {
 async fn take_leases(tx: &Session, leases: &[(Epoch, DeliveryId)]) -> Result<Vec<Orphan>, Failure> {
     let epochs: Vec<_> = leases.iter().map(|(epoch, _)| epoch.0).collect();
     let ids: Vec<_> = leases.iter().map(|(_, delivery)| Col(*delivery)).collect();
+    lock_leases(tx, &epochs, &ids).await?;
     tx.query(RELEASE, &[&epochs, &ids]).await?.iter().map(read_orphan).collect()
+}
+
+/// Locks leases by a statement of its own. A row that somebody changes meanwhile has another place afterwards,
+/// which only a later statement sees.
+pub(super) async fn lock_leases(
+    tx: &Session,
+    epochs: &[i64],
+    deliveries: &[Col<DeliveryId>],
+) -> Result<(), Failure> {
+    tx.query(LOCK_LEASES, &[&epochs, &deliveries]).await?;
+    Ok(())
 }
 
 /// When these deliveries were made.

@@ -14,7 +14,7 @@ use tokio_postgres::types::ToSql;
 
 use super::{
     Postgres, Shared,
-    claim::{Orphan, created, read_orphan},
+    claim::{Orphan, created, lock_leases, read_orphan},
     convert::{Col, get, plain, text_opt},
     gates,
     lanes::{self, Keys, Place, Rescued, Wait},
@@ -38,7 +38,8 @@ macro_rules! attempt_arrays {
 }
 
 /// What was delivered outside of orders and not called off meanwhile: lease, attempt and delivery at once.
-/// Gives the deliveries for which that was all.
+/// Gives the deliveries for which that was all. A lease that somebody changes at that moment is not found by its
+/// place, and is left to the usual way.
 const DELIVERED: &str = concat!(
     "WITH i AS MATERIALIZED (
          SELECT i.*, l.tid FROM unnest($1::bigint[], $2::uuid[], ",
@@ -48,23 +49,23 @@ const DELIVERED: &str = concat!(
     ", at, knows_cancel) CROSS JOIN LATERAL (
              SELECT ctid AS tid FROM leased l WHERE l.epoch = i.epoch AND l.delivery = i.delivery
                  AND l.lane >= 'A' AND (l.cancel IS NULL OR i.knows_cancel) LIMIT 1 FOR UPDATE) l),
-     gone AS (DELETE FROM leased WHERE ctid = ANY(ARRAY(SELECT tid FROM i))),
+     gone AS (DELETE FROM leased WHERE ctid = ANY(ARRAY(SELECT tid FROM i)) RETURNING delivery),
      a AS (INSERT INTO attempts SELECT delivery, ",
     attempt_columns!(),
-    " FROM i)
+    " FROM i WHERE delivery = ANY(ARRAY(SELECT delivery FROM gone)))
      UPDATE deliveries d SET status = $24, dead_reason = NULL,
             ended_at = ($22::bigint[])[array_position($2::uuid[], d.id)],
             attempt_count = ($3::integer[])[array_position($2::uuid[], d.id)],
             last_status_code = ($7::smallint[])[array_position($2::uuid[], d.id)],
             failure_category = NULL, last_error = NULL
-     WHERE d.id = ANY(ARRAY(SELECT delivery FROM i)) RETURNING d.id"
+     WHERE d.id = ANY(ARRAY(SELECT delivery FROM gone)) RETURNING d.id"
 );
 /// The leases that outcomes may be recorded for; those called off are left, unless that is known.
 const TAKE: &str = "WITH k AS MATERIALIZED (
          SELECT l.tid FROM unnest($1::bigint[], $2::uuid[], $3::boolean[]) AS i(epoch, delivery, knows)
          CROSS JOIN LATERAL (
              SELECT ctid AS tid FROM leased l WHERE l.epoch = i.epoch AND l.delivery = i.delivery
-                 AND (l.cancel IS NULL OR i.knows) LIMIT 1 FOR UPDATE) l)
+                 AND (l.cancel IS NULL OR i.knows) LIMIT 1) l)
      DELETE FROM leased WHERE ctid = ANY(ARRAY(SELECT tid FROM k))
      RETURNING delivery, webhook, lane, seq, rescues, deaths, sending, cancel";
 const CALLED_OFF: &str =
@@ -315,6 +316,7 @@ async fn take(tx: &Session, outcomes: &[&Arc<Outcome>]) -> Result<HashMap<Delive
     let epochs: Vec<_> = outcomes.iter().map(|outcome| outcome.epoch.0).collect();
     let ids: Vec<_> = outcomes.iter().map(|outcome| Col(outcome.delivery)).collect();
     let knows: Vec<_> = outcomes.iter().map(|outcome| outcome.knows_cancel).collect();
+    lock_leases(tx, &epochs, &ids).await?;
     let rows = tx.query(TAKE, &[&epochs, &ids, &knows]).await?;
     rows.iter().map(|row| read_orphan(row).map(|orphan| (orphan.place.delivery, orphan))).collect()
 }

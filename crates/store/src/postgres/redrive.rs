@@ -113,7 +113,7 @@ async fn cancel(
     reason: &str,
     now: Time,
 ) -> Result<Cancelled, Failure> {
-    loop {
+    for _ in 0..3 {
         let Some(old) = find(&tx, tenant, delivery).await? else { return Ok(Cancelled::Missing) };
         if old.status.is_final() {
             return Ok(Cancelled::Over(old.status));
@@ -135,6 +135,7 @@ async fn cancel(
         }
         // It has moved between the two looks.
     }
+    Err(Failure::Passing)
 }
 
 /// Every epoch that has leases.

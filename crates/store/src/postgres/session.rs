@@ -233,10 +233,13 @@ impl Session {
     /// Sees to it that these are prepared, so that they can be sent one after the other without waiting.
     pub(super) async fn prepare(&self, statements: &[&str]) -> Result<(), Failure> {
         let client = self.client()?;
-        for statement in statements {
-            client.prepare_cached(statement).await?;
-        }
-        Ok(())
+        let prepared = async {
+            for statement in statements {
+                client.prepare_cached(statement).await?;
+            }
+            Ok(())
+        };
+        tokio::time::timeout(self.patience, prepared).await.map_err(|_| Failure::TimedOut)?
     }
 
     /// Sends the end of a transaction along with what comes before it: see [`Session::committed`].

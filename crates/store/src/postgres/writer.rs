@@ -49,31 +49,48 @@ impl Weighed for Note {
     }
 }
 
-/// Leases that may have been committed without anybody knowing.
+/// Leases, and lanes held, that may have been committed without anybody knowing.
 #[derive(Default)]
-pub(super) struct Doubts(Mutex<Vec<(Epoch, DeliveryId, Time)>>);
+pub(super) struct Doubts {
+    open: Mutex<Open>,
+    /// Held while doubts are settled: nothing else is leased before that.
+    settling: tokio::sync::Mutex<()>,
+}
+
+/// What is in doubt.
+#[derive(Default)]
+struct Open {
+    leases: Vec<(Epoch, DeliveryId, Time)>,
+    lanes: Vec<(Epoch, claim::Code)>,
+}
 
 impl Doubts {
     pub(super) fn add(&self, epoch: Epoch, leases: impl IntoIterator<Item = (DeliveryId, Time)>) {
-        self.0.lock().extend(leases.into_iter().map(|(delivery, due)| (epoch, delivery, due)));
+        let leases = leases.into_iter().map(|(delivery, due)| (epoch, delivery, due));
+        self.open.lock().leases.extend(leases);
     }
 
-    /// Gives back what was leased without anybody knowing. Nothing else is leased before that is settled.
+    pub(super) fn add_lanes(&self, epoch: Epoch, lanes: impl IntoIterator<Item = claim::Code>) {
+        self.open.lock().lanes.extend(lanes.into_iter().map(|lane| (epoch, lane)));
+    }
+
+    /// Gives back what was leased without anybody knowing.
     pub(super) async fn settle(&self, shared: &Shared) -> Result<(), Failure> {
-        let doubts = std::mem::take(&mut *self.0.lock());
-        if doubts.is_empty() {
+        let _alone = self.settling.lock().await;
+        let Open { leases, lanes } = std::mem::take(&mut *self.open.lock());
+        if leases.is_empty() && lanes.is_empty() {
             return Ok(());
         }
-        let settled = shared.writers.write(|tx| claim::give_back_doubtful(tx, &doubts)).await;
-        match settled {
-            Ok(0) => Ok(()),
+        match shared.writers.write(|tx| claim::give_back_doubtful(tx, &leases, &lanes)).await {
             Ok(found) => {
                 tracing::info!(found, "leases of a commit that was cut off go back to their lanes");
                 shared.hints.work();
                 Ok(())
             }
             Err(failure) => {
-                self.0.lock().extend(doubts);
+                let mut open = self.open.lock();
+                open.leases.extend(leases);
+                open.lanes.extend(lanes);
                 Err(failure)
             }
         }

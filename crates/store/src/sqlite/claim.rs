@@ -93,8 +93,11 @@ impl Claim for Sqlite {
     fn leave(&self, epoch: Epoch, webhooks: Vec<WebhookId>) -> Answer<'_, ()> {
         self.write(move |transaction| {
             let mut left = transaction.prepare_cached("DELETE FROM homes WHERE webhook = ? AND epoch = ?")?;
+            let mut let_go = transaction
+                .prepare_cached("UPDATE lanes SET held_by = NULL WHERE webhook = ? AND held_by = ?")?;
             for webhook in webhooks {
                 left.execute((Col(webhook), epoch.0))?;
+                let_go.execute((Col(webhook), epoch.0))?;
             }
             Ok(())
         })
