@@ -47,7 +47,7 @@ if [ "$(id -u)" != 0 ]; then
     left_out=(1)
 fi
 if cargo nextest --version >/dev/null 2>&1; then
-    cargo nextest run --workspace ${left_out:+-E "not test($full_disk)"}
+    cargo nextest run --profile full --workspace ${left_out:+-E "not test($full_disk)"}
 else
     cargo test --workspace ${left_out:+-- --skip "$full_disk"}
 fi
