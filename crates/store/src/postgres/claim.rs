@@ -1,5 +1,5 @@
-//! Waiting and leased: the only two places where a delivery that is not over can be, and the moves
-//! between them.
+//! Handing out what waits: from waiting to leased, which are the only two places where a delivery that is not
+//! over can be. The way back is in `leases`.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -14,10 +14,10 @@ use tokio_postgres::{Row, types::ToSql};
 
 use super::{
     Postgres,
-    convert::{Col, get, get_opt, plain, text_opt},
-    lanes::{self, Keys, Place, Rescued, Settled, Wait},
+    convert::{Col, get, get_opt, plain},
+    lanes::{self, Keys, Rescued, Settled},
+    leases,
     publish::LIVE,
-    redrive,
     session::{Failure, Session, Tx},
 };
 use crate::{Answer, Claim, Claimed, DueLanes, Epoch, LaneClaim, LaneKey, LaneRoom, StoreError};
@@ -35,6 +35,7 @@ const LOCK_OWN: &str = "SELECT l.webhook, l.lane, (SELECT h.epoch FROM homes h W
      FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
          SELECT * FROM lanes l WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\" AND l.held_by = $3
          LIMIT 1 FOR UPDATE) l";
+/// All others, but for those that somebody else looks into just now.
 const LOCK_FREE: &str = "SELECT l.webhook, l.lane, (SELECT h.epoch FROM homes h WHERE h.webhook = l.webhook), (SELECT
             CASE WHEN r.paused THEN $4::bigint ELSE greatest(r.hold_until, r.circuit_until) END
             FROM runtime r WHERE r.webhook = l.webhook)
@@ -74,30 +75,10 @@ const FETCH: &str = "SELECT d.id, d.webhook, d.format, d.attempt_count, d.create
 const MAKE_HOME: &str =
     "INSERT INTO homes (webhook, epoch) SELECT w, $2::bigint FROM unnest($1::uuid[]) AS k(w)
      ON CONFLICT DO NOTHING";
-const LOCK_LEASES: &str = "SELECT 1 FROM unnest($1::bigint[], $2::uuid[]) AS k(epoch, delivery)
-     CROSS JOIN LATERAL (
-         SELECT 1 FROM leased l WHERE l.epoch = k.epoch AND l.delivery = k.delivery LIMIT 1 FOR UPDATE) l";
-const MARK: &str = "WITH k AS MATERIALIZED (
-         SELECT l.tid FROM unnest($1::bigint[], $2::uuid[]) AS k(epoch, delivery) CROSS JOIN LATERAL (
-             SELECT ctid AS tid FROM leased l WHERE l.epoch = k.epoch AND l.delivery = k.delivery
-             LIMIT 1) l)
-     UPDATE leased SET sending = 1 WHERE ctid = ANY(ARRAY(SELECT tid FROM k)) RETURNING epoch, delivery";
-const RELEASE: &str = "WITH k AS MATERIALIZED (
-         SELECT l.tid FROM unnest($1::bigint[], $2::uuid[]) AS k(epoch, delivery) CROSS JOIN LATERAL (
-             SELECT ctid AS tid FROM leased l WHERE l.epoch = k.epoch AND l.delivery = k.delivery
-             LIMIT 1) l)
-     DELETE FROM leased WHERE ctid = ANY(ARRAY(SELECT tid FROM k))
-     RETURNING delivery, webhook, lane, seq, rescues, deaths, sending, cancel";
-const UNHOLD: &str = "WITH k AS MATERIALIZED (
-         SELECT l.tid FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
-             SELECT ctid AS tid FROM lanes l WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\"
-                 AND l.held_by = $3 LIMIT 1) l)
-     UPDATE lanes SET held_by = NULL WHERE ctid = ANY(ARRAY(SELECT tid FROM k))";
-const CREATED: &str = "SELECT id, created_at FROM deliveries WHERE id = ANY($1::uuid[])";
 
 /// The statements whose cost must follow what is ready, never what is parked: a test explains their plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 14] = [
+pub(super) const PLANNED: [(&str, &str); 9] = [
     ("due lanes", DUE_LANES),
     ("next wake", NEXT_WAKE),
     ("lock own lanes", LOCK_OWN),
@@ -107,11 +88,6 @@ pub(super) const PLANNED: [(&str, &str); 14] = [
     ("first of an order", FIRST),
     ("move to leased", MOVE),
     ("fetch what was claimed", FETCH),
-    ("lock leases", LOCK_LEASES),
-    ("mark as sending", MARK),
-    ("release", RELEASE),
-    ("let go of lanes", UNHOLD),
-    ("when made", CREATED),
 ];
 
 /// How long an order is left alone of which another node has some.
@@ -144,7 +120,7 @@ impl Claim for Postgres {
 
     fn release(&self, epoch: Epoch, now: Time, deliveries: Vec<(DeliveryId, Time)>) -> Answer<'_, usize> {
         Box::pin(async move {
-            let released = self.write(|tx| release(tx, epoch, now, &deliveries)).await?;
+            let released = self.write(|tx| leases::release(tx, epoch, now, &deliveries)).await?;
             self.shared.hints.work();
             Ok(released)
         })
@@ -317,21 +293,14 @@ impl Claiming<'_> {
         if !live? {
             return Ok(None);
         }
-        let mut locked = BTreeMap::new();
-        for row in own?.iter().chain(&free?) {
-            let about = Locked { home: plain(row, 2)?, blocked_until: get_opt(row, 3)?.unwrap_or_default() };
-            locked.insert((get(row, 0)?, plain(row, 1)?), about);
-        }
+        let mut locked = own?.iter().chain(&free?).map(read_locked).collect::<Result<BTreeMap<_, _>, _>>()?;
         if locked.is_empty()
-            && let Some((webhook, lane)) = keys.first()
+            && let Some(first) = keys.first()
         {
-            lanes::lock(tx, &Keys::from([(*webhook, lane.clone())])).await?;
+            lanes::lock(tx, &Keys::from([first.clone()])).await?;
             // Ours now, if it is still there: nobody else can be in the way any more.
-            for row in tx.query(LOCK_FREE, &values).await? {
-                let about =
-                    Locked { home: plain(&row, 2)?, blocked_until: get_opt(&row, 3)?.unwrap_or_default() };
-                locked.insert((get(&row, 0)?, plain(&row, 1)?), about);
-            }
+            let rows = tx.query(LOCK_FREE, &values).await?;
+            locked = rows.iter().map(read_locked).collect::<Result<_, _>>()?;
         }
         Ok(Some(locked))
     }
@@ -397,7 +366,7 @@ impl Claiming<'_> {
             }
         }
         if !chosen.let_go.is_empty() {
-            unhold(tx, &chosen.let_go, self.epoch).await?;
+            leases::unhold(tx, &chosen.let_go, self.epoch).await?;
         }
         let peeked: HashMap<_, _> = chosen.deliveries().map(|one| (one.id, one)).collect();
         let ids: Vec<_> = peeked.keys().map(|id| Col(*id)).collect();
@@ -511,6 +480,11 @@ impl Claiming<'_> {
     }
 }
 
+fn read_locked(row: &Row) -> Result<(Code, Locked), Failure> {
+    let about = Locked { home: plain(row, 2)?, blocked_until: get_opt(row, 3)?.unwrap_or_default() };
+    Ok(((get(row, 0)?, plain(row, 1)?), about))
+}
+
 fn read_claimed(row: &Row, peeked: &Peeked) -> Result<Claimed, Failure> {
     let text = |column| plain::<Option<String>>(row, column).map(|text| text.map(String::into_boxed_str));
     let event = Event {
@@ -538,143 +512,4 @@ fn read_claimed(row: &Row, peeked: &Peeked) -> Result<Claimed, Failure> {
         seq: peeked.seq,
         event: Arc::new(event),
     })
-}
-
-/// Marks leases as being sent. Gives those that were there to be marked.
-pub(super) async fn mark(
-    tx: Tx,
-    leases: &[(Epoch, DeliveryId)],
-) -> Result<BTreeSet<(Epoch, DeliveryId)>, Failure> {
-    let epochs: Vec<_> = leases.iter().map(|(epoch, _)| epoch.0).collect();
-    let ids: Vec<_> = leases.iter().map(|(_, delivery)| Col(*delivery)).collect();
-    lock_leases(&tx, &epochs, &ids).await?;
-    let rows = tx.query(MARK, &[&epochs, &ids]).await?;
-    rows.iter().map(|row| Ok((Epoch(plain(row, 0)?), get(row, 1)?))).collect()
-}
-
-/// Ends leases without outcomes: the deliveries wait again, or are cancelled if that was asked for.
-async fn release(
-    tx: Tx,
-    epoch: Epoch,
-    now: Time,
-    deliveries: &[(DeliveryId, Time)],
-) -> Result<usize, Failure> {
-    // Whoever is named twice is given back once, as named first.
-    let due: HashMap<_, _> = deliveries.iter().rev().copied().collect();
-    let leases: Vec<_> = due.keys().map(|delivery| (epoch, *delivery)).collect();
-    let orphans = take_leases(&tx, &leases).await?;
-    let keys: Keys =
-        orphans.iter().map(|one| (one.place.webhook, one.place.lane.code().into_owned())).collect();
-    let count = orphans.len();
-    give_back(&tx, orphans, |delivery| due.get(&delivery).copied().unwrap_or(now), now).await?;
-    unhold(&tx, &keys, epoch).await?;
-    Ok(count)
-}
-
-/// Lets go of lanes that are held.
-async fn unhold(tx: &Session, keys: &Keys, epoch: Epoch) -> Result<(), Failure> {
-    lanes::lock(tx, keys).await?;
-    let webhooks: Vec<_> = keys.iter().map(|(webhook, _)| Col(*webhook)).collect();
-    let codes: Vec<_> = keys.iter().map(|(_, code)| code.as_str()).collect();
-    tx.execute(UNHOLD, &[&webhooks, &codes, &epoch.0]).await?;
-    Ok(())
-}
-
-/// Gives back leases of whose commit nobody was told. Their transactions are over once the node's row is ours.
-pub(super) async fn give_back_doubtful(
-    tx: Tx,
-    doubts: &[(Epoch, DeliveryId, Time)],
-    lanes: &[(Epoch, Code)],
-) -> Result<usize, Failure> {
-    let epochs: BTreeSet<_> =
-        doubts.iter().map(|(epoch, ..)| epoch.0).chain(lanes.iter().map(|(epoch, _)| epoch.0)).collect();
-    let epochs: Vec<_> = epochs.into_iter().collect();
-    let wait_for = "SELECT epoch FROM nodes WHERE epoch = ANY($1::bigint[]) ORDER BY epoch FOR UPDATE";
-    tx.query(wait_for, &[&epochs]).await?;
-    let leases: Vec<_> = doubts.iter().map(|(epoch, delivery, _)| (*epoch, *delivery)).collect();
-    let due: HashMap<_, _> = doubts.iter().map(|(_, delivery, due)| (*delivery, *due)).collect();
-    let orphans = take_leases(&tx, &leases).await?;
-    let count = orphans.len();
-    let due_of = |delivery| due.get(&delivery).copied().unwrap_or_default();
-    let latest = due.values().copied().max().unwrap_or_default();
-    give_back(&tx, orphans, due_of, latest).await?;
-    for epoch in epochs {
-        let held: Keys = lanes.iter().filter(|(of, _)| of.0 == epoch).map(|(_, lane)| lane.clone()).collect();
-        unhold(&tx, &held, Epoch(epoch)).await?;
-    }
-    Ok(count)
-}
-
-/// A delivery whose lease has just ended.
-pub(super) struct Orphan {
-    pub(super) place: Place,
-    pub(super) rescued: Rescued,
-    pub(super) sending: i32,
-    pub(super) cancel: Option<String>,
-}
-
-pub(super) fn read_orphan(row: &Row) -> Result<Orphan, Failure> {
-    let place =
-        Place { delivery: get(row, 0)?, webhook: get(row, 1)?, lane: get(row, 2)?, seq: plain(row, 3)? };
-    let rescued = Rescued { rescues: plain(row, 4)?, deaths: plain(row, 5)? };
-    Ok(Orphan { place, rescued, sending: plain(row, 6)?, cancel: text_opt(row, 7)? })
-}
-
-async fn take_leases(tx: &Session, leases: &[(Epoch, DeliveryId)]) -> Result<Vec<Orphan>, Failure> {
-    let epochs: Vec<_> = leases.iter().map(|(epoch, _)| epoch.0).collect();
-    let ids: Vec<_> = leases.iter().map(|(_, delivery)| Col(*delivery)).collect();
-    lock_leases(tx, &epochs, &ids).await?;
-    tx.query(RELEASE, &[&epochs, &ids]).await?.iter().map(read_orphan).collect()
-}
-
-/// Locks leases by a statement of its own. A row that somebody changes meanwhile has another place afterwards,
-/// which only a later statement sees.
-pub(super) async fn lock_leases(
-    tx: &Session,
-    epochs: &[i64],
-    deliveries: &[Col<DeliveryId>],
-) -> Result<(), Failure> {
-    tx.query(LOCK_LEASES, &[&epochs, &deliveries]).await?;
-    Ok(())
-}
-
-/// When these deliveries were made.
-pub(super) async fn created(
-    tx: &Session,
-    deliveries: &[DeliveryId],
-) -> Result<HashMap<DeliveryId, Time>, Failure> {
-    let ids: Vec<_> = deliveries.iter().map(|delivery| Col(*delivery)).collect();
-    let rows = tx.query(CREATED, &[&ids]).await?;
-    rows.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?))).collect()
-}
-
-/// Puts deliveries whose leases have just ended where they belong.
-pub(super) async fn give_back(
-    tx: &Session,
-    orphans: Vec<Orphan>,
-    due: impl Fn(DeliveryId) -> Time,
-    now: Time,
-) -> Result<(), Failure> {
-    let (over, back): (Vec<_>, Vec<_>) = orphans.into_iter().partition(|orphan| orphan.cancel.is_some());
-    let mut orders = Keys::new();
-    for orphan in over {
-        let reason = orphan.cancel.unwrap_or_default();
-        redrive::end_cancelled(tx, &[orphan.place.delivery], &reason, now).await?;
-        if orphan.place.lane.is_ordered() {
-            orders.insert((orphan.place.webhook, orphan.place.lane.code().into_owned()));
-        }
-    }
-    let ids: Vec<_> = back.iter().map(|orphan| orphan.place.delivery).collect();
-    let created = created(tx, &ids).await?;
-    let waits: Vec<_> = back
-        .into_iter()
-        .map(|orphan| Wait {
-            due: due(orphan.place.delivery),
-            created_at: created.get(&orphan.place.delivery).copied().unwrap_or(now),
-            place: orphan.place,
-            rescued: orphan.rescued,
-        })
-        .collect();
-    lanes::wait(tx, &waits).await?;
-    lanes::look_again(tx, &orders).await
 }

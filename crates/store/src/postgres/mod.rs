@@ -12,6 +12,7 @@ mod hints;
 mod history;
 pub(crate) mod import;
 mod lanes;
+mod leases;
 mod nodes;
 mod partitions;
 mod publish;
@@ -41,12 +42,19 @@ pub use schema::Migrated;
 /// at their plans.
 #[cfg(feature = "conformance")]
 pub fn planned_statements() -> Vec<(&'static str, String)> {
-    [&claim::PLANNED[..], &lanes::PLANNED, &record::PLANNED, &gates::PLANNED, &publish::PLANNED]
-        .concat()
-        .into_iter()
-        .map(|(name, statement)| (name, statement.to_owned()))
-        .chain(history::planned())
-        .collect()
+    [
+        &claim::PLANNED[..],
+        &lanes::PLANNED,
+        &leases::PLANNED,
+        &record::PLANNED,
+        &gates::PLANNED,
+        &publish::PLANNED,
+    ]
+    .concat()
+    .into_iter()
+    .map(|(name, statement)| (name, statement.to_owned()))
+    .chain(history::planned())
+    .collect()
 }
 
 /// A URL whose connections plan as those of the store do: for the same tests.

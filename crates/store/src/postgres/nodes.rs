@@ -3,8 +3,9 @@
 use redrive_core::Time;
 
 use super::{
-    Postgres, changes, claim,
+    Postgres, changes,
     convert::{Col, plain},
+    leases,
     session::{Failure, Tx},
 };
 use crate::{Answer, Changes, Epoch, Hint, Mark, NewNode, Node, Nodes, Roll, Step};
@@ -113,12 +114,12 @@ async fn finish(tx: Tx, dead: Epoch) -> Result<(), Failure> {
 async fn rescue(tx: Tx, dead: Epoch, now: Time, limit: usize) -> Result<Step, Failure> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let rows = tx.query(ORPHANS, &[&dead.0, &limit]).await?;
-    let mut orphans = rows.iter().map(claim::read_orphan).collect::<Result<Vec<_>, _>>()?;
+    let mut orphans = rows.iter().map(leases::read_orphan).collect::<Result<Vec<_>, _>>()?;
     for orphan in &mut orphans {
         orphan.rescued.deaths += orphan.sending;
     }
     let moved = orphans.len();
-    claim::give_back(&tx, orphans, |_| now, now).await?;
+    leases::give_back(&tx, orphans, |_| now, now).await?;
     let finished = (moved as i64) < limit;
     if finished {
         // Last: nobody else is at home there before all that the dead one had is back.

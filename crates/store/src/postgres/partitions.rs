@@ -12,7 +12,7 @@ use super::session::{Failure, Sessions, Tx};
 /// The first day of a month.
 pub(super) type Month = Date;
 
-/// What is kept by month, the column it is kept by, and how much room its pages leave for changes.
+/// What is kept by month, and how much room its pages leave for changes.
 const TABLES: [(&str, &str); 3] = [("events", ""), ("deliveries", "fillfactor = 50"), ("attempts", "")];
 
 /// The months that are known to be there.

@@ -185,8 +185,8 @@ fn plain_tenants(batch: &[NewEvent]) -> Option<BTreeMap<&TenantId, (i64, i64)>> 
     Some(tenants)
 }
 
-/// Publishes a batch by one statement, if all of it is plain and nothing stands against it. None: nothing was
-/// done, or (with a tenant missing) only for some; whoever asks does the rest in the usual way.
+/// Publishes a batch by one statement. None if not all of it is plain, and within it none for events of tenants
+/// that something stands against: nothing was done about those.
 pub(super) async fn commit_plain(
     tx: &Tx,
     batch: &[NewEvent],

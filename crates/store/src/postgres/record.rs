@@ -14,10 +14,10 @@ use tokio_postgres::types::ToSql;
 
 use super::{
     Postgres, Shared,
-    claim::{Orphan, created, lock_leases, read_orphan},
     convert::{Col, get, plain, text_opt},
     gates,
     lanes::{self, Keys, Place, Rescued, Wait},
+    leases::{Orphan, created, lock_leases, read_orphan},
     session::{Failure, Session, Tx},
     webhooks,
 };

@@ -12,7 +12,7 @@ use redrive_core::{DeliveryId, Time};
 use tokio::sync::mpsc;
 
 use super::{
-    Options, Shared, claim, publish, record,
+    Options, Shared, claim, leases, publish, record,
     session::{Failure, TRIES},
 };
 use crate::{
@@ -81,7 +81,7 @@ impl Doubts {
         if leases.is_empty() && lanes.is_empty() {
             return Ok(());
         }
-        match shared.writers.write(|tx| claim::give_back_doubtful(tx, &leases, &lanes)).await {
+        match shared.writers.write(|tx| leases::give_back_doubtful(tx, &leases, &lanes)).await {
             Ok(found) => {
                 tracing::info!(found, "leases of a commit that was cut off go back to their lanes");
                 shared.hints.work();
@@ -298,7 +298,7 @@ async fn record_all(shared: &Shared, outcomes: &[Arc<Outcome>]) -> Vec<Result<Re
 
 async fn mark_all(shared: &Shared, marks: Vec<(Epoch, DeliveryId, Done<bool>)>) {
     let leases: Vec<_> = marks.iter().map(|(epoch, delivery, _)| (*epoch, *delivery)).collect();
-    let marked = shared.writers.write(|tx| claim::mark(tx, &leases)).await.map_err(StoreError::from);
+    let marked = shared.writers.write(|tx| leases::mark(tx, &leases)).await.map_err(StoreError::from);
     for (epoch, delivery, done) in marks {
         done(marked.as_ref().map(|marked| marked.contains(&(epoch, delivery))).map_err(Clone::clone));
     }
