@@ -15,7 +15,11 @@ use std::{
 };
 
 use redrive_testkit::{Answer, Api, Arrival, Receiver, Redrive, Reply, Setup};
-use redrive_tests::{attempts_of, entries, id, text};
+use redrive_tests::{
+    attempts_of, entries,
+    fleet::{all_over, duplicates},
+    id, text,
+};
 use serde_json::{Value, json};
 use tokio::{sync::watch, task::JoinSet};
 
@@ -114,11 +118,11 @@ async fn nothing_acknowledged_is_lost_by_kills_under_load() {
     let deliveries = all_over(&api).await;
     let arrivals = receiver.arrivals();
     no_loss(&acked, &deliveries, &arrivals);
-    let duplicates = count_duplicates(&deliveries, &arrivals);
-    assert!(duplicates <= KILLS * MAX_IN_FLIGHT, "{duplicates} duplicates");
+    let twice = duplicates(&deliveries, &arrivals);
+    assert!(twice <= KILLS * MAX_IN_FLIGHT, "{twice} duplicates");
     attempts_without_gaps(&api, &deliveries).await;
     println!(
-        "crash: {} events acknowledged, {} deliveries, {} arrivals, {duplicates} duplicates (at most {}), \
+        "crash: {} events acknowledged, {} deliveries, {} arrivals, {twice} duplicates (at most {}), \
          0 lost, {KILLS} kills, {:.1} s",
         acked.len(),
         deliveries.len(),
@@ -126,22 +130,6 @@ async fn nothing_acknowledged_is_lost_by_kills_under_load() {
         KILLS * MAX_IN_FLIGHT,
         began.elapsed().as_secs_f64(),
     );
-}
-
-/// Waits until nothing is pending any more, and gives all deliveries.
-async fn all_over(api: &Api) -> Vec<Value> {
-    let over = |page: &Value| page["data"].as_array().unwrap().is_empty();
-    api.eventually("every delivery to be over", "/v1/deliveries?status=pending&limit=1", over).await;
-    let mut deliveries = Vec::new();
-    let mut path = "/v1/deliveries?limit=500".to_owned();
-    loop {
-        let page = api.get(&path).await.expect(200);
-        deliveries.extend(entries(&page));
-        match page["next_cursor"].as_str() {
-            Some(cursor) => path = format!("/v1/deliveries?limit=500&cursor={cursor}"),
-            None => return deliveries,
-        }
-    }
 }
 
 fn no_loss(acked: &[Acked], deliveries: &[Value], arrivals: &[Arrival]) {
@@ -168,19 +156,6 @@ fn no_loss(acked: &[Acked], deliveries: &[Value], arrivals: &[Arrival]) {
         .filter(|owed| !arrived.contains(owed))
         .collect();
     assert!(lost.is_empty(), "{} lost: {lost:?}", lost.len());
-}
-
-/// Arrivals beyond the recorded attempts of their deliveries.
-fn count_duplicates(deliveries: &[Value], arrivals: &[Arrival]) -> usize {
-    let mut sent: HashMap<&str, usize> = HashMap::new();
-    for arrival in arrivals {
-        *sent.entry(arrival.header("x-webhook-delivery").unwrap()).or_default() += 1;
-    }
-    let beyond = |delivery: &Value| {
-        let recorded = delivery["attempt_count"].as_u64().unwrap() as usize;
-        sent.get(id(delivery)).copied().unwrap_or(0).saturating_sub(recorded)
-    };
-    deliveries.iter().map(beyond).sum()
 }
 
 /// Attempts are numbered from 1 without gaps, and the last of them, and it alone, succeeded.

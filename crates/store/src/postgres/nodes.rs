@@ -1,25 +1,28 @@
 //! Epochs, and giving back what a dead one had.
 
+use std::collections::BTreeSet;
+
 use redrive_core::Time;
 
 use super::{
     Postgres, changes,
     convert::{Col, plain},
     leases,
-    session::{Failure, Tx},
+    session::{Failure, Session, Tx},
 };
 use crate::{Answer, Changes, Epoch, Hint, Mark, NewNode, Node, Nodes, Roll, Step};
 
-/// Everybody who owns something. Leases are many, epochs are few: each is looked up after the one before it.
-const OWNERS: &str = "WITH RECURSIVE leasing(epoch) AS (
+/// Every epoch that has leases. Those are many, epochs are few: each is looked up after the one before it.
+const LEASING: &str = "WITH RECURSIVE leasing(epoch) AS (
          (SELECT epoch FROM leased ORDER BY epoch LIMIT 1)
          UNION ALL
          SELECT (SELECT l.epoch FROM leased l WHERE l.epoch > o.epoch ORDER BY l.epoch LIMIT 1)
          FROM leasing o WHERE o.epoch IS NOT NULL)
-     SELECT epoch FROM leasing WHERE epoch IS NOT NULL AND epoch <> $1
-     UNION SELECT epoch FROM nodes WHERE epoch <> $1
-     UNION SELECT held_by FROM lanes WHERE held_by IS NOT NULL AND held_by <> $1
-     UNION SELECT epoch FROM homes WHERE epoch <> $1";
+     SELECT epoch FROM leasing WHERE epoch IS NOT NULL";
+/// Everybody who has anything else.
+const OWNERS: &str = "SELECT epoch FROM nodes
+     UNION SELECT held_by FROM lanes WHERE held_by IS NOT NULL
+     UNION SELECT epoch FROM homes";
 const ORPHANS: &str = "DELETE FROM leased WHERE epoch = $1 AND ctid = ANY(ARRAY(
          SELECT ctid FROM leased WHERE epoch = $1 ORDER BY delivery LIMIT $2 FOR UPDATE))
      RETURNING delivery, webhook, lane, seq, rescues + 1, deaths, sending, cancel";
@@ -94,10 +97,17 @@ async fn beat(tx: Tx, epoch: Epoch) -> Result<Roll, Failure> {
 }
 
 async fn others(session: Tx, than: Epoch) -> Result<Vec<Epoch>, Failure> {
-    let rows = session.query(OWNERS, &[&than.0]).await?;
-    let mut epochs: Vec<_> = rows.iter().map(|row| plain(row, 0).map(Epoch)).collect::<Result<_, _>>()?;
-    epochs.sort_unstable();
-    Ok(epochs)
+    let mut epochs: BTreeSet<i64> = leasing(&session).await?.into_iter().collect();
+    for row in session.query(OWNERS, &[]).await? {
+        epochs.insert(plain(&row, 0)?);
+    }
+    epochs.remove(&than.0);
+    Ok(epochs.into_iter().map(Epoch).collect())
+}
+
+/// Every epoch that has leases.
+pub(super) async fn leasing(session: &Session) -> Result<Vec<i64>, Failure> {
+    session.query(LEASING, &[]).await?.iter().map(|row| plain(row, 0)).collect()
 }
 
 /// First the row: from here on the dead one can neither record nor insert. Whatever it was about to commit is

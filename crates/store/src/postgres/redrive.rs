@@ -11,7 +11,9 @@ use super::{
     Postgres, changes,
     convert::{Col, get, get_opt, plain},
     lanes::{self, Keys, Place, Rescued, Wait},
+    nodes,
     session::{Failure, Session, Tx, Values},
+    tenancy,
 };
 use crate::{Again, Answer, Cancelled, Change, NewRound, Redrive, Redriven, Replayed};
 
@@ -64,7 +66,7 @@ async fn retry(
     now: Time,
 ) -> Result<Redriven, Failure> {
     // Rounds of a tenant are made one after the other, and take their numbers from its row.
-    lock_tenant(&tx, tenant).await?;
+    tenancy::lock(&tx, tenant).await?;
     let Some(old) = find(&tx, tenant, delivery).await? else { return Ok(Redriven::Missing) };
     if !old.status.is_final() {
         make_due(&tx, &old, again.priority, now).await?;
@@ -87,7 +89,7 @@ async fn replay(
     priority: Option<Priority>,
     now: Time,
 ) -> Result<Replayed, Failure> {
-    lock_tenant(&tx, tenant).await?;
+    tenancy::lock(&tx, tenant).await?;
     let known = "SELECT priority FROM events WHERE tenant = $1 AND id = $2";
     let Some(row) = tx.query_opt(known, &[&tenant.as_str(), &Col(event)]).await? else {
         return Ok(Replayed::Missing);
@@ -128,7 +130,7 @@ async fn cancel(
             }
         }
         let noted = "UPDATE leased SET cancel = $3 WHERE delivery = $2 AND epoch = ANY($1::bigint[])";
-        let owners = owners(&tx).await?;
+        let owners = nodes::leasing(&tx).await?;
         if tx.execute(noted, &[&owners, &Col(delivery), &reason.as_bytes()]).await? == 1 {
             changes::tell(&tx, &Change::Cancel(old.webhook, delivery)).await?;
             return Ok(Cancelled::Requested);
@@ -138,17 +140,6 @@ async fn cancel(
     Err(Failure::Passing)
 }
 
-/// Every epoch that has leases.
-async fn owners(tx: &Session) -> Result<Vec<i64>, Failure> {
-    let owners = "WITH RECURSIVE leasing(epoch) AS (
-             (SELECT epoch FROM leased ORDER BY epoch LIMIT 1)
-             UNION ALL
-             SELECT (SELECT l.epoch FROM leased l WHERE l.epoch > o.epoch ORDER BY l.epoch LIMIT 1)
-             FROM leasing o WHERE o.epoch IS NOT NULL)
-         SELECT epoch FROM leasing WHERE epoch IS NOT NULL";
-    tx.query(owners, &[]).await?.iter().map(|row| plain(row, 0)).collect()
-}
-
 /// Locks the lane that a delivery waits in, if it does.
 async fn lock_where_it_waits(tx: &Session, old: &Old) -> Result<Option<String>, Failure> {
     let waits = "SELECT lane FROM waiting WHERE delivery = $1";
@@ -156,11 +147,6 @@ async fn lock_where_it_waits(tx: &Session, old: &Old) -> Result<Option<String>, 
     let lane: String = plain(&row, 0)?;
     lanes::lock(tx, &Keys::from([(old.webhook, lane.clone())])).await?;
     Ok(Some(lane))
-}
-
-async fn lock_tenant(tx: &Session, tenant: &TenantId) -> Result<(), Failure> {
-    tx.query("SELECT 1 FROM tenants WHERE id = $1 FOR NO KEY UPDATE", &[&tenant.as_str()]).await?;
-    Ok(())
 }
 
 /// Ends deliveries that are neither waiting nor leased any more.

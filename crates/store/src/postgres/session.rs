@@ -102,12 +102,9 @@ fn is_of(state: &SqlState, classes: &[&str]) -> bool {
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Database(error) => match error.as_db_error() {
-                Some(said) => write!(f, "PostgreSQL said: {} ({})", said.message(), said.code().code()),
-                None => match std::error::Error::source(error) {
-                    Some(cause) => write!(f, "{error}: {cause}"),
-                    None => write!(f, "{error}"),
-                },
+            Self::Database(error) => match error.code() {
+                Some(state) => write!(f, "PostgreSQL said: {} ({})", said(error), state.code()),
+                None => f.write_str(&said(error)),
             },
             Self::NoConnection(reason) => f.write_str(reason),
             Self::TimedOut => f.write_str("PostgreSQL does not answer"),

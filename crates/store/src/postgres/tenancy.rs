@@ -6,7 +6,7 @@ use tokio_postgres::Row;
 use super::{
     Postgres, changes,
     convert::{Col, get, get_opt, hash, plain},
-    session::{Failure, Tx},
+    session::{Failure, Session, Tx},
     webhooks::{from_json, to_json},
 };
 use crate::{Answer, ApiKey, Change, PageRequest, Tenancy, Tenant};
@@ -76,6 +76,12 @@ impl Tenancy for Postgres {
             Ok(revoked)
         })
     }
+}
+
+/// Keeps everybody else from changing or publishing anything of a tenant until the end of the transaction.
+pub(super) async fn lock(tx: &Session, tenant: &TenantId) -> Result<(), Failure> {
+    tx.query("SELECT 1 FROM tenants WHERE id = $1 FOR NO KEY UPDATE", &[&tenant.as_str()]).await?;
+    Ok(())
 }
 
 async fn create_tenant(tx: Tx, tenant: &Tenant) -> Result<bool, Failure> {

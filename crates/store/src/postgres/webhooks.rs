@@ -14,6 +14,7 @@ use super::{
     lanes::{self, Keys},
     redrive,
     session::{Failure, Session, Tx},
+    tenancy,
 };
 use crate::{Answer, Change, Changed, ConfigChanges, PageRequest, Step, Versioned, Webhooks};
 
@@ -105,8 +106,7 @@ impl Webhooks for Postgres {
 
 async fn change(tx: Tx, webhook: &Webhook, revision: i64) -> Result<Changed, Failure> {
     // The tenant's row first, as whoever publishes: nobody changes the webhook meanwhile.
-    let lock = "SELECT 1 FROM tenants WHERE id = $1 FOR NO KEY UPDATE";
-    tx.query(lock, &[&webhook.tenant.as_str()]).await?;
+    tenancy::lock(&tx, &webhook.tenant).await?;
     let Some(now) = find(&tx, &webhook.tenant, webhook.id).await? else { return Ok(Changed::Missing) };
     if now.revision != revision {
         return Ok(Changed::Stale);
