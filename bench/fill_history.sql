@@ -5,7 +5,7 @@
 --     psql -v n=2000000 -v days=60 -f bench/fill_history.sql
 --
 -- It writes past the API, so it must follow the schema: the columns and indexes of events, deliveries, attempts
--- and dead, the numbers that stand for states, and how months are made (crates/store/src/postgres). What it
+-- dead and undelivered, the numbers that stand for states, and how months are made (crates/store/src/postgres). What it
 -- leaves out on purpose: rollups, which are kept for some hours only, and idempotency keys, which the load does
 -- not use either.
 \set ON_ERROR_STOP on
@@ -74,6 +74,8 @@ SELECT delivery, 'default', event, webhook, 1, CASE WHEN died THEN 3 ELSE 2 END,
        CASE WHEN died THEN 'the endpoint answered 500'::bytea END, CASE WHEN died THEN 2 END, ms, ms + 2
 FROM past ORDER BY n;
 INSERT INTO dead (delivery, tenant) SELECT delivery, 'default' FROM past WHERE died ORDER BY n;
+INSERT INTO undelivered (delivery, tenant, webhook, status, category)
+SELECT delivery, 'default', webhook, 3, 2 FROM past WHERE died ORDER BY n;
 
 -- Status 1 is success, 3 exhausted.
 INSERT INTO attempts (delivery, number, id, status, failure_category, http_status_code, error_message,

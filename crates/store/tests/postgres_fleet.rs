@@ -232,6 +232,32 @@ async fn a_server_that_does_not_answer_is_given_up_on_and_found_again() {
     bench.drain().await;
 }
 
+/// Whoever empties a lane waits for nobody who fills it, and misses nothing of what comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lane_that_is_being_filled_is_neither_waited_for_nor_closed() {
+    let database = redrive_testkit::Postgres::shared().await;
+    let (mut client, connection) =
+        tokio_postgres::connect(&database.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let store = store(database.url()).await;
+    let bench = bench(store.clone(), database).await;
+    bench.publish(bench.new_event(at(0), Birth::Waiting(at(0)))).await;
+    bench.publish(bench.new_event(at(1), Birth::Waiting(at(1)))).await;
+    // Somebody else's commit is under way: what it puts into the lane nobody sees yet.
+    let filling = client.transaction().await.unwrap();
+    filling.batch_execute("SELECT 1 FROM lanes FOR KEY SHARE").await.unwrap();
+    let lane = bench.lane();
+    let looked = tokio::time::timeout(Duration::from_secs(2), work(&bench, &*store, bench.epoch, 10));
+    assert_eq!(looked.await.expect("nobody is waited for"), 2);
+    let due = store.due_lanes(bench.epoch, vec!["default".into()], at(10), 10).await.unwrap();
+    assert_eq!(due.lanes, std::slice::from_ref(&lane), "it is looked at again");
+    filling.commit().await.unwrap();
+    assert_eq!(work(&bench, &*store, bench.epoch, 10).await, 0);
+    let due = store.due_lanes(bench.epoch, vec!["default".into()], at(10), 10).await.unwrap();
+    assert_eq!(due.lanes, [], "nothing is in it");
+    bench.drain().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn hints_reach_other_nodes() {
     let database = redrive_testkit::Postgres::shared().await;

@@ -45,6 +45,7 @@ impl Inner {
         // Lanes that this node left to others stay on the list: it looks past as many as those were.
         let most = LANES + self.fleet.declined.load(Relaxed).min(DECLINED);
         let due = self.store.due_lanes(term.epoch, self.settings.pools.clone(), now, most).await?;
+        let more_due = due.lanes.len() >= most;
         let mut declined = 0;
         let mut rooms = self.served(self.dispatch.take_hungry());
         for key in due.lanes {
@@ -88,10 +89,13 @@ impl Inner {
         let claims = self.store.claim(term.epoch, now, rooms.clone(), bytes).await;
         let taken = match claims {
             Ok(claims) => {
+                // A lane that gives nothing and is due all the same is just being filled, or emptied by another
+                // node: whoever does so rings.
+                let gave = claims.iter().any(|claim| claim.more || !claim.deliveries.is_empty());
                 for (room, claim) in rooms.iter().zip(claims) {
                     self.take_in(&term, room, claim);
                 }
-                Ok(Round::Busy)
+                Ok(if gave || more_due { Round::Busy } else { Round::Idle(due.next_wake) })
             }
             Err(error) => {
                 self.dispatch.claim_failed(&rooms);

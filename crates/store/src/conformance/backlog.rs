@@ -48,7 +48,7 @@ pub async fn what_was_parked_too_long_expires_in_bounded_steps(bench: &Arc<Bench
     bench.set_state(bench.webhook, WebhookState::Active).await;
     assert_eq!(bench.claim_one(at(END)).await.id, young, "what was made later is kept");
     bench.ends(leased, Next::Delivered, at(101)).await;
-    let again = bench.delivery_id(at(0));
+    let again = bench.delivery_id(old[0].time());
     assert_eq!(bench.retry(old[0], bench.again(again), at(102)).await, Redriven::NewRound(again));
     let nothing = Step { moved: 0, finished: true };
     assert_eq!(bench.store().expire(bench.webhook, at(102), at(103), 3).await.unwrap(), nothing);

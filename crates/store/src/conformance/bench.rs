@@ -27,12 +27,12 @@ use redrive_core::{
 };
 use tokio::sync::oneshot;
 
-use super::{Opened, Reopen};
+use super::{Opened, Reopen, history};
 use crate::{
-    Again, Attempt, AttemptStatus, Birth, Cancelled, Changed, Claimed, Delivery, DeliveryFilter, DueLanes,
-    Effects, Epoch, LaneClaim, LaneKey, LaneRoom, NewDelivery, NewEvent, NewNode, Next, Outcome, PageRequest,
-    PhaseTimings, Published, Recorded, Redriven, StatusFilter, Store, StoreError, StoredAttempt, Tenant,
-    Versioned,
+    Again, Attempt, AttemptStatus, Birth, Cancelled, Changed, Claimed, Delivery, DeliveryCursor,
+    DeliveryFilter, DueLanes, Effects, Epoch, LaneClaim, LaneKey, LaneRoom, NewDelivery, NewEvent, NewNode,
+    Next, Outcome, PageRequest, PhaseTimings, Published, Recorded, Redriven, StatusFilter, Store, StoreError,
+    StoredAttempt, Tenant, Versioned,
 };
 
 const START: i64 = 1_700_000_000_000;
@@ -549,12 +549,58 @@ impl Bench {
         assert_eq!(self.store().vitals().await.unwrap().waiting, [0; 3], "what waits is on no lane");
         assert_eq!(self.store().oldest(None, 10).await.unwrap(), [], "a lane is left without anything in it");
         for tenant in tenants {
-            let filter = DeliveryFilter {
-                status: Some(StatusFilter::Is(DeliveryStatus::Pending)),
-                ..DeliveryFilter::default()
-            };
-            let lost = self.store().list_deliveries(tenant.id, filter, page(10)).await.unwrap();
-            assert_eq!(lost, [], "pending, but neither waiting nor leased");
+            let mut all = self.all_deliveries(&tenant.id).await;
+            all.retain(|delivery| !delivery.status.is_final());
+            assert_eq!(all, [], "pending, but neither waiting nor leased");
+        }
+    }
+
+    /// Every delivery of a tenant, page by page, unless they are very many.
+    async fn all_deliveries(&self, tenant: &TenantId) -> Vec<Delivery> {
+        let mut all: Vec<Delivery> = Vec::new();
+        loop {
+            let after = all.last().map(|last| DeliveryCursor { event: last.event, delivery: last.id });
+            let page = PageRequest { after, ..page(1_000) };
+            let next = self.store().list_deliveries(tenant.clone(), DeliveryFilter::default(), page).await;
+            let next = next.unwrap();
+            if next.is_empty() || all.len() > 10_000 {
+                return all;
+            }
+            all.extend(next);
+        }
+    }
+
+    /// Fails unless every way to find deliveries finds those that are meant, and no others.
+    pub async fn check_listings(&self) {
+        if self.undrained.load(SeqCst) {
+            return;
+        }
+        for tenant in self.store().list_tenants(page(100)).await.unwrap() {
+            let all = self.all_deliveries(&tenant.id).await;
+            let webhooks = all.iter().map(|delivery| Some(delivery.webhook)).collect::<BTreeSet<_>>();
+            for webhook in webhooks.into_iter().take(2).chain([None]) {
+                let of: Vec<_> =
+                    all.iter().filter(|one| webhook.is_none_or(|id| id == one.webhook)).collect();
+                self.check_listings_of(&tenant.id, webhook, &of).await;
+            }
+        }
+    }
+
+    async fn check_listings_of(&self, tenant: &TenantId, webhook: Option<WebhookId>, all: &[&Delivery]) {
+        let statuses =
+            DeliveryStatus::ALL.map(StatusFilter::Is).into_iter().chain([StatusFilter::Failed]).map(Some);
+        let categories = [FailureCategory::ServerError, FailureCategory::Timeout].map(Some);
+        let filters =
+            statuses.map(|status| (status, None)).chain(categories.map(|category| (None, category)));
+        for (status, failure_category) in filters {
+            let filter = DeliveryFilter { webhook, status, failure_category, ..DeliveryFilter::default() };
+            let expected: BTreeSet<_> =
+                all.iter().filter(|one| history::wanted(one, &filter)).map(|one| one.id).collect();
+            let found = self.store().list_deliveries(tenant.clone(), filter, page(20_000)).await.unwrap();
+            let found: Vec<_> = found.iter().map(|one| one.id).collect();
+            assert!(found.is_sorted_by_key(|id| std::cmp::Reverse(id.time())), "newest first");
+            let found: BTreeSet<_> = found.into_iter().collect();
+            assert_eq!(found, expected, "{status:?} {failure_category:?} of {webhook:?}");
         }
     }
 

@@ -2,7 +2,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
 };
 
 use redrive_core::{
@@ -56,7 +59,7 @@ async fn go(bench: &Bench, id: DeliveryId, webhook: WebhookId, way: i64) {
 }
 
 /// What a filter means, in plain words.
-fn wanted(delivery: &Delivery, filter: &DeliveryFilter) -> bool {
+pub(super) fn wanted(delivery: &Delivery, filter: &DeliveryFilter) -> bool {
     let status = match filter.status {
         None => true,
         Some(StatusFilter::Is(DeliveryStatus::InFlight)) => {
@@ -225,27 +228,34 @@ pub async fn deliveries_are_paged_newest_event_first(bench: &Arc<Bench>) {
     }
 }
 
-/// Keeps adding events before, between and after those that are there, until it is dropped.
-struct Noise(tokio::task::JoinHandle<()>);
+/// Keeps adding events before, between and after those that are there, until it is told to end.
+struct Noise {
+    task: tokio::task::JoinHandle<()>,
+    over: Arc<AtomicBool>,
+}
 
 impl Noise {
     fn start(bench: &Arc<Bench>) -> Self {
-        let bench = bench.clone();
-        Self(tokio::spawn(async move {
+        let (bench, over) = (bench.clone(), Arc::new(AtomicBool::new(false)));
+        let is_over = over.clone();
+        let task = tokio::spawn(async move {
             for n in 0.. {
+                if is_over.load(SeqCst) {
+                    return;
+                }
                 let births = [(bench.webhook, Birth::Leased)];
                 let new = bench.fan_out(bench.event(at(n * 13 % 80)), &births);
                 let id = new.deliveries[0].id;
                 bench.publish_new(new).await;
                 bench.ends(id, Next::Dead { reason: DeadReason::Exhausted }, at(100)).await;
             }
-        }))
+        });
+        Self { task, over }
     }
-}
 
-impl Drop for Noise {
-    fn drop(&mut self) {
-        self.0.abort();
+    async fn end(self) {
+        self.over.store(true, SeqCst);
+        self.task.await.unwrap();
     }
 }
 
@@ -276,13 +286,14 @@ async fn walk<C, K: Ord + std::fmt::Debug>(
 
 async fn walk_deliveries(bench: &Arc<Bench>, filter: DeliveryFilter) {
     let there = list(bench, filter.clone()).await.iter().map(|delivery| delivery.id).collect();
-    let _noise = Noise::start(bench);
+    let noise = Noise::start(bench);
     walk(there, async |page| {
         let listed = bench.store().list_deliveries(bench.tenant.clone(), filter.clone(), page).await.unwrap();
         let cursor = |one: &Delivery| DeliveryCursor { event: one.event, delivery: one.id };
         listed.iter().map(|delivery| (delivery.id, cursor(delivery))).collect()
     })
     .await;
+    noise.end().await;
 }
 
 pub async fn walking_deliveries_neither_skips_nor_repeats(bench: &Arc<Bench>) {
@@ -298,25 +309,27 @@ pub async fn walking_a_webhooks_deliveries_neither_skips_nor_repeats(bench: &Arc
 pub async fn walking_events_neither_skips_nor_repeats(bench: &Arc<Bench>) {
     scene(bench).await;
     let there = list_events(bench, EventFilter::default()).await.iter().map(|one| one.event.id).collect();
-    let _noise = Noise::start(bench);
+    let noise = Noise::start(bench);
     walk(there, async |page| {
         let listed =
             bench.store().list_events(bench.tenant.clone(), EventFilter::default(), page).await.unwrap();
         listed.iter().map(|stored| (stored.event.id, stored.event.id)).collect()
     })
     .await;
+    noise.end().await;
 }
 
 pub async fn walking_the_dead_neither_skips_nor_repeats(bench: &Arc<Bench>) {
     scene(bench).await;
     let there = bench.dead_list().await.into_iter().collect();
-    let _noise = Noise::start(bench);
+    let noise = Noise::start(bench);
     walk(there, async |page| {
         let listed =
             bench.store().list_dead(bench.tenant.clone(), DeliveryFilter::default(), page).await.unwrap();
         listed.iter().map(|delivery| (delivery.id, delivery.id)).collect()
     })
     .await;
+    noise.end().await;
 }
 
 fn numbered(attempts: &[StoredAttempt]) -> Vec<(DeliveryId, u32)> {

@@ -198,7 +198,7 @@ impl World<'_> {
         let mut over = line.entries.iter_mut().filter(|entry| entry.at == At::Over && !entry.redriven);
         let Some(old) = over.next() else { return };
         old.redriven = true;
-        let id = self.bench.delivery_id(at(self.now));
+        let id = self.bench.delivery_id(old.id.time());
         let again = Again { id, lane: Self::lane(key), priority: None };
         assert_eq!(self.bench.retry(old.id, again, at(self.now)).await, Redriven::NewRound(id));
         let at = At::Waiting { due: self.now };

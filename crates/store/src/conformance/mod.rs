@@ -284,7 +284,9 @@ macro_rules! conformance_theme {
                 async fn $case() {
                     let mut bench = $crate::conformance::Bench::new(super::$open().await).await;
                     $crate::conformance::$theme::$case(&mut bench).await;
+                    bench.check_listings().await;
                     bench.drain().await;
+                    bench.check_listings().await;
                 }
             )*
         }

@@ -238,8 +238,8 @@ pub async fn a_first_that_expires_or_is_swept_up_lets_the_next_go(bench: &Arc<Be
 }
 
 pub async fn what_is_sent_again_goes_to_the_back(bench: &Arc<Bench>) {
-    let again = || Again { id: bench.delivery_id(at(0)), lane: a(), priority: Some(Priority::High) };
     let line = line(bench, &a(), &[0, 0, 0]).await;
+    let again = || Again { id: bench.delivery_id(line[0].time()), lane: a(), priority: Some(Priority::High) };
     take(bench, &a(), 1, 2).await;
     bench.ends(line[0], Next::Dead { reason: DeadReason::Exhausted }, at(2)).await;
     bench.ends(line[1], Next::Delivered, at(3)).await;
@@ -248,7 +248,7 @@ pub async fn what_is_sent_again_goes_to_the_back(bench: &Arc<Bench>) {
     assert_eq!(bench.retry(line[0], retried, at(4)).await, Redriven::NewRound(id));
     let event = bench.delivery(line[1]).await.event;
     let round = NewRound {
-        id: bench.delivery_id(at(0)),
+        id: bench.delivery_id(event.time()),
         webhook: bench.webhook,
         format: PayloadFormat::Envelope,
         lane: a(),

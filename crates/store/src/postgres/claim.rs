@@ -15,7 +15,7 @@ use tokio_postgres::{Row, types::ToSql};
 use super::{
     Postgres,
     convert::{Col, get, get_opt, plain},
-    lanes::{self, Keys, Rescued, Settled},
+    lanes::{self, Keys},
     leases,
     publish::LIVE,
     session::{Failure, Session, Tx},
@@ -28,35 +28,48 @@ const DUE_LANES: &str = "SELECT l.webhook, l.lane, l.wake_at FROM lanes l
      ORDER BY l.wake_at LIMIT $3";
 const NEXT_WAKE: &str = "SELECT wake_at FROM lanes
      WHERE pool = $1 AND held_by IS NULL AND wake_at > $2 ORDER BY wake_at LIMIT 1";
+/// Locks lanes against others who take something out: by who has them, and how.
+macro_rules! lock_lanes {
+    ($whose:literal, $how:literal) => {
+        concat!(
+            "SELECT l.webhook, l.lane, (SELECT h.epoch FROM homes h WHERE h.webhook = l.webhook), (SELECT
+            CASE WHEN r.paused THEN $4::bigint ELSE greatest(r.hold_until, r.circuit_until) END
+            FROM runtime r WHERE r.webhook = l.webhook)
+     FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
+         SELECT * FROM lanes l WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\" AND l.held_by ",
+            $whose,
+            " $3
+         LIMIT 1 FOR NO KEY UPDATE ",
+            $how,
+            ") l"
+        )
+    };
+}
 /// Lanes that are the caller's are waited for: it alone looks into them.
-const LOCK_OWN: &str = "SELECT l.webhook, l.lane, (SELECT h.epoch FROM homes h WHERE h.webhook = l.webhook), (SELECT
-            CASE WHEN r.paused THEN $4::bigint ELSE greatest(r.hold_until, r.circuit_until) END
-            FROM runtime r WHERE r.webhook = l.webhook)
-     FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
-         SELECT * FROM lanes l WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\" AND l.held_by = $3
-         LIMIT 1 FOR UPDATE) l";
+const LOCK_OWN: &str = lock_lanes!("=", "");
 /// All others, but for those that somebody else looks into just now.
-const LOCK_FREE: &str = "SELECT l.webhook, l.lane, (SELECT h.epoch FROM homes h WHERE h.webhook = l.webhook), (SELECT
-            CASE WHEN r.paused THEN $4::bigint ELSE greatest(r.hold_until, r.circuit_until) END
-            FROM runtime r WHERE r.webhook = l.webhook)
-     FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
-         SELECT * FROM lanes l WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\" AND l.held_by IS DISTINCT FROM $3
-         LIMIT 1 FOR UPDATE SKIP LOCKED) l";
+const LOCK_FREE: &str = lock_lanes!("IS DISTINCT FROM", "SKIP LOCKED");
+/// All others, whoever looks into them.
+const LOCK_ANY: &str = lock_lanes!("IS DISTINCT FROM", "");
 /// Orders that somebody has some of, and whether that is somebody else than $3.
 const TAKEN: &str = "SELECT k.webhook, k.lane, t.elsewhere
      FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
          SELECT bool_or(t.epoch <> $3) AS elsewhere FROM leased t
          WHERE t.webhook = k.webhook AND t.lane = k.lane COLLATE \"C\" AND t.lane < 'A') t
      WHERE t.elsewhere IS NOT NULL";
-/// What waits first in each lane, and what it weighs. In an order the place is always 0.
-const PEEK: &str = "SELECT k.n, w.delivery, w.due, w.rescues, w.deaths, w.seq, e.bytes
+/// What waits first in each lane, with all that is needed to send it; without payload what is not due, or comes
+/// after $5 bytes. In an order the place is always 0.
+const DUE: &str = "SELECT k.n, w.delivery, w.due, w.rescues, w.deaths, w.seq,
+            d.webhook, d.format, d.attempt_count, d.created_at,
+            e.id, e.tenant, e.event_type, e.timestamp, e.idempotency_key, e.source, e.subject, e.priority,
+            CASE WHEN w.due <= $4 AND sum(octet_length(e.data) + $6::bigint) OVER (ROWS UNBOUNDED PRECEDING)
+                    - octet_length(e.data) - $6::bigint < $5::bigint THEN e.data END
      FROM unnest($1::uuid[], $2::text[], $3::bigint[]) WITH ORDINALITY AS k(webhook, lane, most, n)
      CROSS JOIN LATERAL (
          SELECT * FROM waiting w WHERE w.webhook = k.webhook AND w.lane = k.lane COLLATE \"C\" AND w.place <= $4
          ORDER BY w.place, w.seq LIMIT k.most) w
      CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = w.delivery LIMIT 1) d
-     CROSS JOIN LATERAL (
-         SELECT octet_length(e.data) AS bytes FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e";
+     CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e";
 /// The first of an order, whatever its time.
 const FIRST: &str = "SELECT k.n, h.delivery, h.due
      FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY AS k(webhook, lane, n) CROSS JOIN LATERAL (
@@ -67,11 +80,6 @@ const MOVE: &str = "WITH w AS (
          DELETE FROM waiting WHERE delivery = ANY($2::uuid[])
          RETURNING delivery, webhook, lane, seq, rescues, deaths)
      INSERT INTO leased (epoch, delivery, webhook, lane, seq, rescues, deaths) SELECT $1::bigint, w.* FROM w";
-const FETCH: &str = "SELECT d.id, d.webhook, d.format, d.attempt_count, d.created_at,
-            e.id, e.tenant, e.event_type, e.data, e.timestamp, e.idempotency_key, e.source, e.subject, e.priority
-     FROM unnest($1::uuid[]) AS k(id)
-     CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = k.id LIMIT 1) d
-     CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e";
 const MAKE_HOME: &str =
     "INSERT INTO homes (webhook, epoch) SELECT w, $2::bigint FROM unnest($1::uuid[]) AS k(w)
      ON CONFLICT DO NOTHING";
@@ -84,10 +92,10 @@ pub(super) const PLANNED: [(&str, &str); 9] = [
     ("lock own lanes", LOCK_OWN),
     ("lock free lanes", LOCK_FREE),
     ("orders under way", TAKEN),
-    ("due deliveries", PEEK),
+    ("lock any lanes", LOCK_ANY),
+    ("due deliveries", DUE),
     ("first of an order", FIRST),
     ("move to leased", MOVE),
-    ("fetch what was claimed", FETCH),
 ];
 
 /// How long an order is left alone of which another node has some.
@@ -200,16 +208,8 @@ struct Claiming<'a> {
 /// What one lane gives.
 #[derive(Default)]
 struct Taking {
-    deliveries: Vec<Peeked>,
+    deliveries: Vec<Claimed>,
     more: bool,
-}
-
-/// A delivery that is due, without its payload.
-struct Peeked {
-    id: DeliveryId,
-    due: Time,
-    rescued: Rescued,
-    seq: i64,
 }
 
 pub(super) type Code = (WebhookId, String);
@@ -225,13 +225,18 @@ struct Locked {
 #[derive(Default)]
 struct Chosen {
     taken: BTreeMap<Code, Taking>,
-    settled: Settled,
+    /// There is more in these: the caller comes back.
+    held: Keys,
+    /// These are to be set by what is left in them.
+    done: Keys,
+    /// Nothing may be taken from these before some time.
+    put_off: BTreeMap<Time, Keys>,
     homes: BTreeSet<WebhookId>,
     let_go: Keys,
 }
 
 impl Chosen {
-    fn deliveries(&self) -> impl Iterator<Item = &Peeked> {
+    fn deliveries(&self) -> impl Iterator<Item = &Claimed> {
         self.taken.values().flat_map(|taking| &taking.deliveries)
     }
 }
@@ -245,7 +250,7 @@ impl Claiming<'_> {
     async fn carry_out(&self, shared: &super::Shared) -> Result<Option<Vec<LaneClaim>>, StoreError> {
         shared.doubts.settle(shared).await?;
         let leased = parking_lot::Mutex::new(Vec::new());
-        let claimed = shared.writers.write(|tx| self.claim(tx, &leased)).await;
+        let claimed = shared.writers.transact(|tx| self.claim(tx, &leased)).await;
         if let Err(failure) = &claimed
             && failure.leaves_doubt()
         {
@@ -261,21 +266,23 @@ impl Claiming<'_> {
         leased: &parking_lot::Mutex<Vec<(DeliveryId, Time)>>,
     ) -> Result<Option<Vec<LaneClaim>>, Failure> {
         leased.lock().clear();
-        let Some(locked) = self.lock(&tx).await? else { return Ok(None) };
+        let Some(locked) = self.lock(&tx).await? else {
+            tx.commit().await?;
+            return Ok(None);
+        };
         let chosen = self.choose(&tx, &locked).await?;
         *leased.lock() = chosen.deliveries().map(|one| (one.id, one.due)).collect();
-        let mut fetched = self.carry(&tx, &chosen).await?;
+        self.carry(&tx, &chosen).await?;
         let mut taken = chosen.taken;
         let claims = self.lanes.iter().map(|room| {
-            let taking = taken.remove(&code(&room.key)).unwrap_or_default();
-            let deliveries = taking.deliveries.iter().filter_map(|peeked| fetched.remove(&peeked.id));
-            LaneClaim { key: room.key.clone(), deliveries: deliveries.collect(), more: taking.more }
+            let Taking { deliveries, more } = taken.remove(&code(&room.key)).unwrap_or_default();
+            LaneClaim { key: room.key.clone(), deliveries, more }
         });
         Ok(Some(claims.collect()))
     }
 
-    /// Locks the lanes that nobody else looks into just now. If that leaves nothing, the first is waited for:
-    /// whoever has it is soon done. None: the epoch is over.
+    /// Begins, and locks the lanes that nobody else looks into just now. If that leaves nothing, the first is
+    /// waited for: whoever has it is soon done. None: the epoch is over.
     async fn lock(&self, tx: &Session) -> Result<Option<BTreeMap<Code, Locked>>, Failure> {
         let keys: Keys = self.lanes.iter().map(|room| code(&room.key)).collect();
         let webhooks: Vec<_> = keys.iter().map(|(webhook, _)| Col(*webhook)).collect();
@@ -284,22 +291,21 @@ impl Claiming<'_> {
         let live: [&(dyn ToSql + Sync); 1] = [&epochs];
         let values: [&(dyn ToSql + Sync); 4] = [&webhooks, &codes, &self.epoch.0, &forever];
         tx.prepare(&[LIVE, LOCK_OWN, LOCK_FREE]).await?;
-        let (live, own, free) = tokio::join!(
+        let (begun, live, own, free) = tokio::join!(
             biased;
+            tx.begin(),
             tx.exists(LIVE, &live),
             tx.query(LOCK_OWN, &values),
             tx.query(LOCK_FREE, &values),
         );
+        begun?;
         if !live? {
             return Ok(None);
         }
         let mut locked = own?.iter().chain(&free?).map(read_locked).collect::<Result<BTreeMap<_, _>, _>>()?;
-        if locked.is_empty()
-            && let Some(first) = keys.first()
-        {
-            lanes::lock(tx, &Keys::from([first.clone()])).await?;
-            // Ours now, if it is still there: nobody else can be in the way any more.
-            let rows = tx.query(LOCK_FREE, &values).await?;
+        if locked.is_empty() && !keys.is_empty() {
+            let values: [&(dyn ToSql + Sync); 4] = [&&webhooks[..1], &&codes[..1], &self.epoch.0, &forever];
+            let rows = tx.query(LOCK_ANY, &values).await?;
             locked = rows.iter().map(read_locked).collect::<Result<_, _>>()?;
         }
         Ok(Some(locked))
@@ -327,12 +333,15 @@ impl Claiming<'_> {
                 chosen.let_go.insert(key);
                 continue;
             }
+            let mut put_off = |until, key| {
+                chosen.put_off.entry(until).or_default().insert(key);
+            };
             if let Some(until) = blocked.get(&room.key.webhook).filter(|until| **until > self.now) {
-                chosen.settled.insert(key, (None, *until));
+                put_off(*until, key);
                 continue;
             }
             match under_way.get(&key) {
-                Some(true) => drop(chosen.settled.insert(key, (None, self.now + LEFT_ALONE))),
+                Some(true) => put_off(self.now + LEFT_ALONE, key),
                 Some(false) => orders.push(key),
                 None => rooms.push(room),
             }
@@ -341,10 +350,12 @@ impl Claiming<'_> {
         for key in self.with_first_due(tx, &orders).await? {
             chosen.taken.insert(key, Taking { deliveries: Vec::new(), more: true });
         }
-        self.peek(tx, &rooms, &mut chosen.taken).await?;
+        self.look(tx, &rooms, &mut chosen.taken).await?;
         for key in orders.into_iter().chain(rooms.iter().map(|room| code(&room.key))) {
-            let more = chosen.taken.get(&key).is_some_and(|taking| taking.more);
-            chosen.settled.insert(key, (more.then_some(self.epoch), Time::default()));
+            match chosen.taken.get(&key).is_some_and(|taking| taking.more) {
+                true => chosen.held.insert(key),
+                false => chosen.done.insert(key),
+            };
         }
         for room in rooms {
             let key = code(&room.key);
@@ -356,8 +367,8 @@ impl Claiming<'_> {
         Ok(chosen)
     }
 
-    /// Carries out what was chosen, and fetches what is needed to send it.
-    async fn carry(&self, tx: &Session, chosen: &Chosen) -> Result<HashMap<DeliveryId, Claimed>, Failure> {
+    /// Carries out what was chosen, and commits.
+    async fn carry(&self, tx: &Session, chosen: &Chosen) -> Result<(), Failure> {
         if !chosen.homes.is_empty() {
             let homes: Vec<_> = chosen.homes.iter().map(|webhook| Col(*webhook)).collect();
             if tx.execute(MAKE_HOME, &[&homes, &self.epoch.0]).await? < homes.len() as u64 {
@@ -365,31 +376,40 @@ impl Claiming<'_> {
                 return Err(Failure::Passing);
             }
         }
-        if !chosen.let_go.is_empty() {
-            leases::unhold(tx, &chosen.let_go, self.epoch).await?;
+        for (until, keys) in &chosen.put_off {
+            lanes::lock_fully(tx, keys).await?;
+            lanes::settle(tx, keys, *until).await?;
         }
-        let peeked: HashMap<_, _> = chosen.deliveries().map(|one| (one.id, one)).collect();
-        let ids: Vec<_> = peeked.keys().map(|id| Col(*id)).collect();
-        let (moving, fetching): ([&(dyn ToSql + Sync); 2], [&(dyn ToSql + Sync); 1]) =
-            ([&self.epoch.0, &ids], [&ids]);
-        tx.prepare(&[MOVE, FETCH, lanes::SETTLE]).await?;
-        let (moved, fetched, settled) = tokio::join!(
+        let ids: Vec<_> = chosen.deliveries().map(|one| Col(one.id)).collect();
+        let moving: [&(dyn ToSql + Sync); 2] = [&self.epoch.0, &ids];
+        tx.prepare(&[MOVE, lanes::HOLD, lanes::LET_GO, lanes::LOCK_QUIET, lanes::SETTLE]).await?;
+        let (moved, let_go, held, quiet) = tokio::join!(
             biased;
             async { if ids.is_empty() { Ok(0) } else { tx.execute(MOVE, &moving).await } },
-            async { if ids.is_empty() { Ok(Vec::new()) } else { tx.query(FETCH, &fetching).await } },
-            async { if chosen.settled.is_empty() { Ok(()) } else { lanes::settle(tx, &chosen.settled).await } },
+            lanes::let_go(tx, &chosen.let_go, self.epoch),
+            lanes::hold(tx, &chosen.held, self.epoch),
+            lanes::lock_quiet(tx, &chosen.done),
         );
         if moved? < ids.len() as u64 {
             // Somebody took one out of a lane that was gone when it was to be locked.
             return Err(Failure::Passing);
         }
+        let_go?;
+        held?;
+        // Whoever puts something into the others tells once it is there: they look for work as before.
+        let quiet = quiet?;
+        let others = chosen.done.difference(&quiet).cloned().collect();
+        let (settled, let_go, committed) = tokio::join!(
+            biased;
+            lanes::settle(tx, &quiet, Time::default()),
+            lanes::let_go(tx, &others, self.epoch),
+            tx.commit_unseen(),
+        );
         settled?;
-        let read = |row: &Row| {
-            let id = get(row, 0)?;
-            let peeked = peeked.get(&id).ok_or_else(|| Failure::Bad("a delivery nobody asked for".into()))?;
-            Ok((id, read_claimed(row, peeked)?))
-        };
-        fetched?.iter().map(read).collect()
+        let_go?;
+        committed?;
+        tx.committed();
+        Ok(())
     }
 
     /// The orders among these lanes that somebody has some of, and whether that is another node.
@@ -425,7 +445,7 @@ impl Claiming<'_> {
     }
 
     /// What is due in each lane from its first on, as much as there is room for, and whether there is more.
-    async fn peek(
+    async fn look(
         &self,
         tx: &Session,
         rooms: &[&LaneRoom],
@@ -439,39 +459,36 @@ impl Claiming<'_> {
         let most = |room: usize| i64::try_from(room).unwrap_or(i64::MAX).saturating_add(1);
         let rows = tx
             .query(
-                PEEK,
+                DUE,
                 &[
                     &rooms.iter().map(|room| Col(room.key.webhook)).collect::<Vec<_>>(),
                     &codes.iter().map(|code| &**code).collect::<Vec<_>>(),
                     &rooms.iter().map(|room| most(room.room)).collect::<Vec<_>>(),
                     &Col(self.now),
+                    &i64::try_from(self.max_bytes).unwrap_or(i64::MAX),
+                    &(Event::OVERHEAD as i64),
                 ],
             )
             .await?;
-        let mut found: Vec<Vec<(Peeked, usize)>> = rooms.iter().map(|_| Vec::new()).collect();
+        let mut found: Vec<Vec<(Claimed, bool)>> = rooms.iter().map(|_| Vec::new()).collect();
         for row in &rows {
-            let rescued = Rescued { rescues: plain(row, 3)?, deaths: plain(row, 4)? };
-            let peeked = Peeked { id: get(row, 1)?, due: get(row, 2)?, rescued, seq: plain(row, 5)? };
-            let weight = plain::<i32>(row, 6)?.unsigned_abs() as usize + Event::OVERHEAD;
-            found[plain::<i64>(row, 0)? as usize - 1].push((peeked, weight));
+            found[plain::<i64>(row, 0)? as usize - 1].push(read_due(row)?);
         }
-        let mut bytes_left = self.max_bytes;
-        for (room, mut peeked) in rooms.iter().zip(found) {
+        for (room, mut due) in rooms.iter().zip(found) {
             match room.key.lane.is_ordered() {
-                true => peeked.sort_by_key(|(one, _)| one.seq),
-                false => peeked.sort_by_key(|(one, _)| (one.due, one.seq)),
+                true => due.sort_by_key(|(one, _)| one.seq),
+                false => due.sort_by_key(|(one, _)| (one.due, one.seq)),
             }
             let mut taking = Taking::default();
-            for (one, weight) in peeked {
+            for (one, fits) in due {
                 // In an order all behind one that is not due have to wait.
                 if one.due > self.now {
                     break;
                 }
-                if taking.deliveries.len() >= room.room || bytes_left == 0 {
+                if taking.deliveries.len() >= room.room || !fits {
                     taking.more = true;
                     break;
                 }
-                bytes_left = bytes_left.saturating_sub(weight);
                 taking.deliveries.push(one);
             }
             taken.insert(code(&room.key), taking);
@@ -485,31 +502,35 @@ fn read_locked(row: &Row) -> Result<(Code, Locked), Failure> {
     Ok(((get(row, 0)?, plain(row, 1)?), about))
 }
 
-fn read_claimed(row: &Row, peeked: &Peeked) -> Result<Claimed, Failure> {
+/// A delivery that waits, and whether its payload came along.
+fn read_due(row: &Row) -> Result<(Claimed, bool), Failure> {
     let text = |column| plain::<Option<String>>(row, column).map(|text| text.map(String::into_boxed_str));
+    let data = plain::<Option<Vec<u8>>>(row, 18)?;
+    let fits = data.is_some();
     let event = Event {
-        id: get(row, 5)?,
-        tenant: get(row, 6)?,
-        event_type: plain::<String>(row, 7)?.into(),
-        data: Bytes::from(plain::<Vec<u8>>(row, 8)?),
-        timestamp: get(row, 9)?,
-        idempotency_key: text(10)?,
-        source: text(11)?,
-        subject: text(12)?,
-        priority: get(row, 13)?,
+        id: get(row, 10)?,
+        tenant: get(row, 11)?,
+        event_type: plain::<String>(row, 12)?.into(),
+        data: Bytes::from(data.unwrap_or_default()),
+        timestamp: get(row, 13)?,
+        idempotency_key: text(14)?,
+        source: text(15)?,
+        subject: text(16)?,
+        priority: get(row, 17)?,
         // The publisher's own notes are not sent.
         metadata: None,
     };
-    Ok(Claimed {
-        id: peeked.id,
-        webhook: get(row, 1)?,
-        due: peeked.due,
-        rescues: peeked.rescued.rescues.unsigned_abs(),
-        deaths: peeked.rescued.deaths.unsigned_abs(),
-        format: get(row, 2)?,
-        attempt_count: plain::<i32>(row, 3)?.unsigned_abs(),
-        created_at: get(row, 4)?,
-        seq: peeked.seq,
+    let claimed = Claimed {
+        id: get(row, 1)?,
+        webhook: get(row, 6)?,
+        due: get(row, 2)?,
+        rescues: plain::<i32>(row, 3)?.unsigned_abs(),
+        deaths: plain::<i32>(row, 4)?.unsigned_abs(),
+        format: get(row, 7)?,
+        attempt_count: plain::<i32>(row, 8)?.unsigned_abs(),
+        created_at: get(row, 9)?,
+        seq: plain(row, 5)?,
         event: Arc::new(event),
-    })
+    };
+    Ok((claimed, fits))
 }

@@ -29,7 +29,7 @@ use crate::error::OpenError;
 /// A plan that is good for an empty table and for a full one alike: by index, in its order, row by row. What the planner
 /// believes about sizes, which nobody has analysed, then makes no difference.
 const PLANS: &str = "-c jit=off -c plan_cache_mode=force_generic_plan -c enable_seqscan=off \
-    -c enable_hashjoin=off -c enable_mergejoin=off -c enable_bitmapscan=off -c enable_sort=off";
+    -c enable_hashjoin=off -c enable_mergejoin=off -c enable_bitmapscan=off -c enable_sort=off -c enable_memoize=off";
 
 /// What a connection brings beside answers. It is driven by being read.
 pub(super) type Messages = Pin<Box<dyn Stream<Item = Result<AsyncMessage, tokio_postgres::Error>> + Send>>;

@@ -15,6 +15,7 @@ use super::{
     convert::{Col, get, get_opt, plain},
     lanes::{self, Keys},
     session::{Failure, Session, Tx},
+    undelivered,
     webhooks::{from_json, to_json},
 };
 use crate::{
@@ -407,6 +408,7 @@ async fn expire(
         &[&expired, &Col(DeliveryStatus::Dead), &Col(now), &Col(DeadReason::Expired)],
     )
     .await?;
+    undelivered::note(&tx, &expired).await?;
     lanes::look_again(&tx, &keys).await?;
     Ok(Step { moved: expired.len(), finished: expired.len() < limit })
 }

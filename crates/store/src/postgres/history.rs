@@ -121,6 +121,25 @@ const OF_DEAD: &str = delivery!(
      CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e
      LEFT JOIN LATERAL (SELECT * FROM waiting w WHERE w.delivery = d.id LIMIT 1) w ON true"
 );
+/// Those that did not simply arrive, see `undelivered`.
+const OF_UNDELIVERED: &str = delivery!(
+    "FROM undelivered x CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = x.delivery LIMIT 1) d
+     CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e
+     LEFT JOIN LATERAL (SELECT * FROM waiting w WHERE w.delivery = d.id LIMIT 1) w ON true"
+);
+/// Those that are not over wait or are leased.
+const OF_PENDING: &str = delivery!(
+    "FROM (SELECT delivery FROM waiting UNION ALL SELECT delivery FROM leased) x
+     CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = x.delivery LIMIT 1) d
+     CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e
+     LEFT JOIN LATERAL (SELECT * FROM waiting w WHERE w.delivery = d.id LIMIT 1) w ON true"
+);
+/// Those under way are few: as many as nodes have in memory.
+const OF_LEASED: &str = delivery!(
+    "FROM leased x CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = x.delivery LIMIT 1) d
+     CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e
+     LEFT JOIN LATERAL (SELECT * FROM waiting w WHERE w.delivery = d.id LIMIT 1) w ON true"
+);
 /// An event's deliveries are of the same millisecond, and so of the same month. They are looked up event by event.
 const OF_EVENTS: &str = delivery!(
     "FROM events e CROSS JOIN LATERAL (
@@ -330,12 +349,56 @@ fn deliveries_query(
     filter: &DeliveryFilter,
     after: Option<DeliveryCursor>,
 ) -> (Conditions, &'static str, &'static str) {
+    let is_rare = matches!(
+        filter.status,
+        Some(StatusFilter::Failed | StatusFilter::Is(DeliveryStatus::Dead | DeliveryStatus::Cancelled))
+    );
+    let is = |status| filter.status == Some(StatusFilter::Is(status));
     match filter.webhook {
-        Some(webhook) if filter.event.is_none() => {
-            (of_webhook(tenant, webhook, filter, after), OF_DELIVERIES, "ORDER BY d.id DESC")
+        _ if filter.event.is_some() => {
+            (of_tenant(tenant, filter, after), OF_EVENTS, "ORDER BY e.id DESC, d.id DESC")
         }
-        _ => (of_tenant(tenant, filter, after), OF_EVENTS, "ORDER BY e.id DESC, d.id DESC"),
+        _ if is_rare || filter.failure_category.is_some() => {
+            (of_undelivered(tenant, filter, after), OF_UNDELIVERED, "ORDER BY x.delivery DESC")
+        }
+        _ if is(DeliveryStatus::Pending) => {
+            (of_pending(tenant, filter, after), OF_PENDING, "ORDER BY x.delivery DESC")
+        }
+        _ if is(DeliveryStatus::InFlight) => {
+            (of_pending(tenant, filter, after), OF_LEASED, "ORDER BY x.delivery DESC")
+        }
+        Some(webhook) => (of_webhook(tenant, webhook, filter, after), OF_DELIVERIES, "ORDER BY d.id DESC"),
+        None => (of_tenant(tenant, filter, after), OF_EVENTS, "ORDER BY e.id DESC, d.id DESC"),
     }
+}
+
+/// What is rare is found by what it has in common.
+fn of_undelivered(tenant: &TenantId, filter: &DeliveryFilter, after: Option<DeliveryCursor>) -> Conditions {
+    let mut conditions = Conditions::default();
+    conditions.and("x.tenant = ?", tenant.as_str().to_owned());
+    match (filter.webhook, filter.failure_category, filter.status) {
+        (Some(webhook), ..) => conditions.and("x.webhook = ?", Col(webhook)),
+        (None, Some(category), _) => conditions.and("x.category = ?", Col(category)),
+        (None, None, Some(StatusFilter::Is(status))) => conditions.and("x.status = ?", Col(status)),
+        (None, None, _) => conditions.and_plain("x.category IS NOT NULL"),
+    }
+    among(conditions, filter, after)
+}
+
+/// What is not over is little beside what is.
+fn of_pending(tenant: &TenantId, filter: &DeliveryFilter, after: Option<DeliveryCursor>) -> Conditions {
+    let mut conditions = Conditions::default();
+    conditions.and("d.tenant = ?", tenant.as_str().to_owned());
+    conditions.and_opt("d.webhook = ?", filter.webhook.map(Col));
+    among(conditions, filter, after)
+}
+
+/// What else is asked of deliveries that are found by their ids, `x.delivery`.
+fn among(mut conditions: Conditions, filter: &DeliveryFilter, after: Option<DeliveryCursor>) -> Conditions {
+    conditions.and_opt("x.delivery < ?", after.map(|cursor| Col(cursor.delivery)));
+    conditions.and_times("x.delivery", filter.from, filter.to);
+    filter_deliveries(&mut conditions, filter);
+    conditions
 }
 
 /// A webhook's deliveries by their ids, which begin with their events' times.
@@ -451,6 +514,15 @@ pub(super) fn planned() -> Vec<(&'static str, String)> {
     };
     listing("deliveries", &none, None);
     listing("deliveries, filtered, next page", &all, cursor);
+    for (name, status) in [
+        ("deliveries that failed", StatusFilter::Failed),
+        ("deliveries that are dead", StatusFilter::Is(DeliveryStatus::Dead)),
+        ("deliveries that are cancelled", StatusFilter::Is(DeliveryStatus::Cancelled)),
+        ("deliveries that are not over", StatusFilter::Is(DeliveryStatus::Pending)),
+        ("deliveries under way", StatusFilter::Is(DeliveryStatus::InFlight)),
+    ] {
+        listing(name, &DeliveryFilter { status: Some(status), ..none.clone() }, None);
+    }
     listing("deliveries of an event", &DeliveryFilter { event: Some(event), ..none.clone() }, None);
     listing("deliveries of a webhook", &DeliveryFilter { webhook: Some(webhook), ..none.clone() }, None);
     listing(

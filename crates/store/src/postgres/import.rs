@@ -16,7 +16,7 @@ use super::{
     convert::Col,
     partitions::Partitions,
     session::{Counts, Failure, Sessions},
-    unreachable,
+    undelivered, unreachable,
 };
 use crate::{
     copy::{Chunk, Copied, CopyError, Facts, Identity, NAMED, Place, Report, Start, steps, steps::STEPS},
@@ -124,7 +124,9 @@ impl Target {
             Some(_) => {
                 let tables: Vec<_> = STEPS.iter().map(|step| step.name).collect();
                 let tables = tables.join(", ");
-                tx.batch_execute(&format!("TRUNCATE copying, lanes, {tables}")).await.map_err(failed)?;
+                tx.batch_execute(&format!("TRUNCATE copying, lanes, undelivered, {tables}"))
+                    .await
+                    .map_err(failed)?;
                 Start::Anew
             }
         };
@@ -177,6 +179,8 @@ impl Target {
         self.client.batch_execute(SETTLE).await.map_err(failed)?;
         let tx = self.client.transaction().await.map_err(failed)?;
         tx.execute(LANES, &[&Col(Time::FOREVER), &DEFAULT_POOL]).await.map_err(failed)?;
+        let (delivered, pending) = (Col(DeliveryStatus::Delivered), Col(DeliveryStatus::Pending));
+        tx.execute(undelivered::NOTE_ALL, &[&delivered, &pending]).await.map_err(failed)?;
         let found = count(&tx).await.map_err(failed)?;
         let differences = differences(facts, &found);
         if !differences.is_empty() {

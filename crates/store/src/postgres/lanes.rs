@@ -1,8 +1,10 @@
 //! Lanes: when to look into each queue of a webhook. Whatever blocks the webhook as a whole is looked up here
 //! and nowhere else, so that a blocked webhook's deliveries cost nothing until it may move.
 //!
-//! A lane's row is also its lock. Whoever puts something into `waiting` touches the row before committing, and
-//! whoever takes something out has locked it before looking: so neither can miss the other.
+//! A lane's row is also its lock, in two strengths. Whoever takes something out of `waiting` has locked it
+//! against others who do. Whoever puts something in only keeps it as it is until the commit, if it looks for work
+//! early enough already: so the two do not wait for each other. But to let a lane look later, or to remove it,
+//! it is first locked against everybody and then looked into: so nothing that comes in can be missed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,23 +16,56 @@ use super::{
 };
 use crate::Epoch;
 
+/// What lets lanes look for work early enough, given `k(webhook, lane, wake_at)`, its webhooks, and the numbers of
+/// the values for ever and for the default pool. Lanes that do so already are kept as they are until the commit;
+/// orders are always locked, since only their first counts.
+macro_rules! early_lanes {
+    ($webhooks:literal, $forever:literal) => {
+        concat!(
+            "early AS MATERIALIZED (
+         SELECT l.webhook, l.lane FROM k CROSS JOIN LATERAL (
+             SELECT * FROM lanes l WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\"
+                 AND l.lane >= 'A' AND l.wake_at <= k.wake_at LIMIT 1 FOR KEY SHARE) l),
+     r AS (
+         SELECT webhook, CASE WHEN paused THEN ",
+            $forever,
+            "::bigint ELSE greatest(hold_until, circuit_until) END AS until
+         FROM runtime WHERE webhook = ANY(",
+            $webhooks,
+            "::uuid[]) ORDER BY webhook FOR SHARE)"
+        )
+    };
+}
+macro_rules! wake_lanes {
+    ($pool:literal) => {
+        concat!(
+            "INSERT INTO lanes (webhook, lane, wake_at, pool)
+     SELECT k.webhook, k.lane, greatest(k.wake_at, r.until), coalesce((
+            SELECT t.pool FROM webhooks w JOIN tenants t ON t.id = w.tenant WHERE w.id = k.webhook), ",
+            $pool,
+            ")
+     FROM k LEFT JOIN r ON r.webhook = k.webhook
+     WHERE NOT EXISTS (SELECT 1 FROM early e WHERE e.webhook = k.webhook AND e.lane = k.lane COLLATE \"C\")
+     ORDER BY k.webhook, k.lane COLLATE \"C\"
+     ON CONFLICT (webhook, lane) DO UPDATE SET wake_at = excluded.wake_at
+     WHERE lanes.wake_at > excluded.wake_at"
+        )
+    };
+}
+pub(super) use {early_lanes, wake_lanes};
+
 /// Makes deliveries wait, and their lanes look for work no later than given, or than whatever blocks their
-/// webhooks. Locks the lanes.
-pub(super) const WAIT: &str = "WITH new AS (
+/// webhooks.
+pub(super) const WAIT: &str = concat!(
+    "WITH new AS (
          INSERT INTO waiting (delivery, webhook, lane, place, seq, due, created_at, rescues, deaths)
          SELECT * FROM unnest($6::uuid[], $7::uuid[], $8::text[], $9::bigint[], $10::bigint[], $11::bigint[],
                               $12::bigint[], $13::integer[], $14::integer[])),
-     r AS (
-         SELECT webhook, CASE WHEN paused THEN $4::bigint ELSE greatest(hold_until, circuit_until) END AS until
-         FROM runtime WHERE webhook = ANY($1::uuid[]) ORDER BY webhook FOR SHARE)
-     INSERT INTO lanes (webhook, lane, wake_at, pool)
-     SELECT k.webhook, k.lane, greatest(k.wake_at, r.until),
-            coalesce((SELECT t.pool FROM webhooks w JOIN tenants t ON t.id = w.tenant WHERE w.id = k.webhook), $5)
-     FROM unnest($1::uuid[], $2::text[], $3::bigint[]) AS k(webhook, lane, wake_at)
-          LEFT JOIN r ON r.webhook = k.webhook
-     ORDER BY k.webhook, k.lane COLLATE \"C\"
-     ON CONFLICT (webhook, lane) DO UPDATE SET wake_at = excluded.wake_at
-     WHERE lanes.wake_at > excluded.wake_at";
+     k AS (
+         SELECT * FROM unnest($1::uuid[], $2::text[], $3::bigint[]) AS k(webhook, lane, wake_at)), ",
+    early_lanes!("$1", "$4"),
+    wake_lanes!("$5")
+);
 /// So that what blocks webhooks does not change meanwhile.
 const LOCK_RUNTIME: &str =
     "SELECT webhook FROM runtime WHERE webhook = ANY($1::uuid[]) ORDER BY webhook FOR SHARE";
@@ -50,29 +85,54 @@ const LOOK: &str = "WITH k AS MATERIALIZED (
              FROM runtime r WHERE r.webhook = l.webhook))
      WHERE l.ctid = ANY(ARRAY(SELECT tid FROM k)) AND (
          SELECT 1 FROM waiting w WHERE w.webhook = l.webhook AND w.lane = l.lane LIMIT 1) IS NOT NULL";
-/// The same, and who holds them from then on; those with nothing left go.
+/// The same, but not before $3, and nobody holds them from then on.
 pub(super) const SETTLE: &str = "WITH k AS MATERIALIZED (
          SELECT l.tid FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
              SELECT ctid AS tid FROM lanes l WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\" LIMIT 1) l),
      closed AS (DELETE FROM lanes l WHERE l.ctid = ANY(ARRAY(SELECT tid FROM k)) AND (
          SELECT 1 FROM waiting w WHERE w.webhook = l.webhook AND w.lane = l.lane LIMIT 1) IS NULL)
      UPDATE lanes l SET wake_at = greatest((SELECT w.due FROM waiting w
-         WHERE w.webhook = l.webhook AND w.lane = l.lane ORDER BY w.place, w.seq LIMIT 1), $3::bigint), held_by = $4::bigint
+         WHERE w.webhook = l.webhook AND w.lane = l.lane ORDER BY w.place, w.seq LIMIT 1), $3::bigint), held_by = NULL
      WHERE l.ctid = ANY(ARRAY(SELECT tid FROM k)) AND (
          SELECT 1 FROM waiting w WHERE w.webhook = l.webhook AND w.lane = l.lane LIMIT 1) IS NOT NULL";
+/// Locks lanes against everybody, but for those that somebody puts something into just now.
+pub(super) const LOCK_QUIET: &str = "SELECT l.webhook, l.lane
+     FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
+         SELECT * FROM lanes l WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\"
+         LIMIT 1 FOR UPDATE SKIP LOCKED) l";
+macro_rules! set_holder {
+    ($now:literal, $then:literal) => {
+        concat!(
+            "WITH k AS MATERIALIZED (
+         SELECT l.tid FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
+             SELECT ctid AS tid FROM lanes l WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\"
+                 AND l.held_by ",
+            $now,
+            " $3::bigint LIMIT 1) l)
+     UPDATE lanes SET held_by = ",
+            $then,
+            " WHERE ctid = ANY(ARRAY(SELECT tid FROM k))"
+        )
+    };
+}
+pub(super) const HOLD: &str = set_holder!("IS DISTINCT FROM", "$3");
+pub(super) const LET_GO: &str = set_holder!("=", "NULL");
 const BLOCKED_UNTIL: &str = "SELECT webhook,
          CASE WHEN paused THEN $2::bigint ELSE greatest(hold_until, circuit_until) END
      FROM runtime WHERE webhook = ANY($1::uuid[])";
 
 /// The statements whose cost must follow what they change: a test explains their plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 7] = [
+pub(super) const PLANNED: [(&str, &str); 10] = [
     ("make wait", WAIT),
     ("lock what blocks", LOCK_RUNTIME),
     ("lock lanes", LOCK),
     ("lock a webhook's lanes", LOCK_ALL),
     ("look at lanes again", LOOK),
     ("settle lanes", SETTLE),
+    ("lock quiet lanes", LOCK_QUIET),
+    ("hold lanes", HOLD),
+    ("let go of lanes", LET_GO),
     ("what blocks", BLOCKED_UNTIL),
 ];
 
@@ -182,8 +242,14 @@ pub(super) async fn wait(tx: &Session, waits: &[Wait]) -> Result<(), Failure> {
 /// Locks lanes, and what blocks their webhooks, before anything is taken out of them. Gives those that are
 /// there.
 pub(super) async fn lock(tx: &Session, keys: &Keys) -> Result<Keys, Failure> {
-    let (webhooks, codes) = columns(keys);
+    let (webhooks, _) = columns(keys);
     tx.query(LOCK_RUNTIME, &[&webhooks]).await?;
+    lock_fully(tx, keys).await
+}
+
+/// Locks lanes against everybody, and gives those that are there.
+pub(super) async fn lock_fully(tx: &Session, keys: &Keys) -> Result<Keys, Failure> {
+    let (webhooks, codes) = columns(keys);
     let rows = tx.query(LOCK, &[&webhooks, &codes]).await?;
     rows.iter().map(|row| Ok((get(row, 0)?, plain(row, 1)?))).collect()
 }
@@ -219,20 +285,43 @@ pub(super) async fn blocked_until(
     rows.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?))).collect()
 }
 
-/// How a lane is left by a claim: who holds it, and that it is not looked at before some time.
-pub(super) type Settled = BTreeMap<(WebhookId, String), (Option<Epoch>, Time)>;
+/// Locks lanes against everybody, and gives those that nobody puts something into just now.
+pub(super) async fn lock_quiet(tx: &Session, keys: &Keys) -> Result<Keys, Failure> {
+    if keys.is_empty() {
+        return Ok(Keys::new());
+    }
+    let (webhooks, codes) = columns(keys);
+    let rows = tx.query(LOCK_QUIET, &[&webhooks, &codes]).await?;
+    rows.iter().map(|row| Ok((get(row, 0)?, plain(row, 1)?))).collect()
+}
 
-/// Sets locked lanes by what is left in them, and who holds them; those with nothing left go. Most are left in
-/// one of two ways, so there are few statements.
-pub(super) async fn settle(tx: &Session, settled: &Settled) -> Result<(), Failure> {
-    let mut ways: BTreeMap<(Option<Epoch>, Time), Keys> = BTreeMap::new();
-    for (key, way) in settled {
-        ways.entry(*way).or_default().insert(key.clone());
+/// Holds lanes that are locked.
+pub(super) async fn hold(tx: &Session, keys: &Keys, epoch: Epoch) -> Result<(), Failure> {
+    set_holder(tx, HOLD, keys, epoch).await
+}
+
+/// Lets go of lanes that are locked, as far as they are held.
+pub(super) async fn let_go(tx: &Session, keys: &Keys, epoch: Epoch) -> Result<(), Failure> {
+    set_holder(tx, LET_GO, keys, epoch).await
+}
+
+async fn set_holder(tx: &Session, how: &str, keys: &Keys, epoch: Epoch) -> Result<(), Failure> {
+    if keys.is_empty() {
+        return Ok(());
     }
-    for ((holder, not_before), keys) in &ways {
-        let (webhooks, codes) = columns(keys);
-        tx.execute(SETTLE, &[&webhooks, &codes, &Col(*not_before), &holder.map(|epoch| epoch.0)]).await?;
+    let (webhooks, codes) = columns(keys);
+    tx.execute(how, &[&webhooks, &codes, &epoch.0]).await?;
+    Ok(())
+}
+
+/// Sets lanes that are locked against everybody by what is left in them, but lets them look no earlier than
+/// given. Nobody holds them any more; those with nothing left go.
+pub(super) async fn settle(tx: &Session, keys: &Keys, not_before: Time) -> Result<(), Failure> {
+    if keys.is_empty() {
+        return Ok(());
     }
+    let (webhooks, codes) = columns(keys);
+    tx.execute(SETTLE, &[&webhooks, &codes, &Col(not_before)]).await?;
     Ok(())
 }
 
@@ -243,5 +332,5 @@ pub(super) async fn settle_all(tx: &Session, webhook: WebhookId) -> Result<(), F
         return Ok(());
     }
     let not_before = blocked_until(tx, &[webhook]).await?.remove(&webhook).unwrap_or_default();
-    settle(tx, &keys.into_iter().map(|key| (key, (None, not_before))).collect()).await
+    settle(tx, &keys, not_before).await
 }

@@ -28,22 +28,12 @@ const RELEASE: &str = "WITH k AS MATERIALIZED (
              LIMIT 1) l)
      DELETE FROM leased WHERE ctid = ANY(ARRAY(SELECT tid FROM k))
      RETURNING delivery, webhook, lane, seq, rescues, deaths, sending, cancel";
-const UNHOLD: &str = "WITH k AS MATERIALIZED (
-         SELECT l.tid FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
-             SELECT ctid AS tid FROM lanes l WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\"
-                 AND l.held_by = $3 LIMIT 1) l)
-     UPDATE lanes SET held_by = NULL WHERE ctid = ANY(ARRAY(SELECT tid FROM k))";
 const CREATED: &str = "SELECT id, created_at FROM deliveries WHERE id = ANY($1::uuid[])";
 
 /// The statements whose cost must follow what they change: a test explains their plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 5] = [
-    ("lock leases", LOCK_LEASES),
-    ("mark as sending", MARK),
-    ("release", RELEASE),
-    ("let go of lanes", UNHOLD),
-    ("when made", CREATED),
-];
+pub(super) const PLANNED: [(&str, &str); 4] =
+    [("lock leases", LOCK_LEASES), ("mark as sending", MARK), ("release", RELEASE), ("when made", CREATED)];
 
 /// Marks leases as being sent. Gives those that were there to be marked.
 pub(super) async fn mark(
@@ -79,10 +69,7 @@ pub(super) async fn release(
 /// Lets go of lanes that are held.
 pub(super) async fn unhold(tx: &Session, keys: &Keys, epoch: Epoch) -> Result<(), Failure> {
     lanes::lock(tx, keys).await?;
-    let webhooks: Vec<_> = keys.iter().map(|(webhook, _)| Col(*webhook)).collect();
-    let codes: Vec<_> = keys.iter().map(|(_, code)| code.as_str()).collect();
-    tx.execute(UNHOLD, &[&webhooks, &codes, &epoch.0]).await?;
-    Ok(())
+    lanes::let_go(tx, keys, epoch).await
 }
 
 /// Gives back leases of whose commit nobody was told. Their transactions are over once the node's row is ours.

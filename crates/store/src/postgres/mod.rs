@@ -15,12 +15,14 @@ mod lanes;
 mod leases;
 mod nodes;
 mod partitions;
+mod plain;
 mod publish;
 mod record;
 mod redrive;
 mod schema;
 mod session;
 mod tenancy;
+mod undelivered;
 mod upkeep;
 mod webhooks;
 mod writer;
@@ -49,6 +51,8 @@ pub fn planned_statements() -> Vec<(&'static str, String)> {
         &record::PLANNED,
         &gates::PLANNED,
         &publish::PLANNED,
+        &plain::PLANNED,
+        &undelivered::PLANNED,
     ]
     .concat()
     .into_iter()

@@ -1,10 +1,11 @@
 //! Storing events with everything they fan out to.
 //!
 //! A batch takes two round trips: one to lock the tenants it is for and to see what holds for them, one to
-//! write it all and commit. Events without keys that are all sent at once take one statement. The lock makes publishing of one tenant a queue over all nodes: sequence order is
-//! commit order, a fan-out is checked against what nobody can change meanwhile, and a key is seen by all.
+//! write it all and commit. The lock makes publishing of one tenant a queue over all nodes: sequence order is
+//! commit order, a fan-out is checked against what nobody can change meanwhile, and a key is seen by all. Events
+//! without keys take a shorter way, see `plain`.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 use redrive_core::{DeliveryStatus, EventId, TenantId, Time, event::Event};
 use sha2::{Digest, Sha256};
@@ -47,45 +48,10 @@ const INSERT: &str = "WITH counted AS (
                      $21::bigint[]) AS d(id, tenant, event, webhook, format, priority, created_at))
      INSERT INTO leased (epoch, delivery, webhook, lane, seq)
      SELECT * FROM unnest($22::bigint[], $23::uuid[], $24::uuid[], $25::text[], $26::bigint[])";
-/// The same for events without keys of which nothing waits, all at once: those of tenants whose version is as it
-/// was get their numbers from the row itself. Gives those tenants, each with its first number.
-const PLAIN: &str = "WITH live AS (SELECT epoch FROM nodes WHERE epoch = $1 FOR KEY SHARE),
-     t AS (
-         UPDATE tenants t SET next_seq = t.next_seq + ($3::bigint[])[array_position($2::text[], t.id)]
-         WHERE t.id = ANY($2::text[]) AND t.config_version = ($4::bigint[])[array_position($2::text[], t.id)]
-             AND (SELECT true FROM live)
-         RETURNING t.id, t.next_seq - ($3::bigint[])[array_position($2::text[], t.id)] AS first),
-     new_events AS (
-         INSERT INTO events (id, tenant, seq, event_type, timestamp, source, subject, priority, metadata, data)
-         SELECT e.id, e.tenant, t.first + e.nth, e.event_type, e.timestamp, e.source, e.subject, e.priority,
-                e.metadata, e.data
-         FROM unnest($5::uuid[], $6::text[], $7::bigint[], $8::text[], $9::bigint[], $10::text[], $11::text[],
-                     $12::smallint[], $13::bytea[], $14::bytea[])
-              AS e(id, tenant, nth, event_type, timestamp, source, subject, priority, metadata, data)
-         JOIN t ON t.id = e.tenant COLLATE \"C\"),
-     new_deliveries AS (
-         INSERT INTO deliveries (id, tenant, event, webhook, round, status, format, priority, created_at)
-         SELECT d.id, d.tenant, d.event, d.webhook, 1, $15::smallint, d.format, d.priority, d.created_at
-         FROM unnest($16::uuid[], $17::text[], $18::uuid[], $19::uuid[], $20::smallint[], $21::smallint[],
-                     $22::bigint[]) AS d(id, tenant, event, webhook, format, priority, created_at)
-         JOIN t ON t.id = d.tenant COLLATE \"C\"),
-     new_leases AS (
-         INSERT INTO leased (epoch, delivery, webhook, lane, seq)
-         SELECT $1, d.id, d.webhook, d.lane, t.first + d.nth
-         FROM unnest($16::uuid[], $17::text[], $19::uuid[], $23::text[], $24::bigint[])
-              AS d(id, tenant, webhook, lane, nth)
-         JOIN t ON t.id = d.tenant COLLATE \"C\")
-     SELECT t.id, t.first FROM t";
-
 /// The statements whose cost must follow what they write: a test explains their plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 5] = [
-    ("live epochs", LIVE),
-    ("tenants", LOOK),
-    ("keys", KEYS),
-    ("publish", INSERT),
-    ("publish at once", PLAIN),
-];
+pub(super) const PLANNED: [(&str, &str); 4] =
+    [("live epochs", LIVE), ("tenants", LOOK), ("keys", KEYS), ("publish", INSERT)];
 
 impl Publish for Postgres {
     fn publish(&self, event: NewEvent, done: Done<Published>) {
@@ -165,89 +131,6 @@ pub(super) async fn commit(tx: &Tx, batch: &[&NewEvent], told: &mut bool) -> Res
     }
     tx.committed();
     Ok(published)
-}
-
-/// The tenants of a batch of plain events: how many each has, and the version they all fanned out by. None if one
-/// of them is not plain: it has a key, something of it waits, or it was made by another epoch or version.
-fn plain_tenants(batch: &[NewEvent]) -> Option<BTreeMap<&TenantId, (i64, i64)>> {
-    let mut tenants: BTreeMap<&TenantId, (i64, i64)> = BTreeMap::new();
-    for new in batch {
-        let waits = || new.deliveries.iter().any(|delivery| delivery.birth != Birth::Leased);
-        if new.claim.is_some() || new.epoch != batch.first()?.epoch || waits() {
-            return None;
-        }
-        let (count, version) = tenants.entry(&new.event.tenant).or_insert((0, new.config_version));
-        if *version != new.config_version {
-            return None;
-        }
-        *count += 1;
-    }
-    Some(tenants)
-}
-
-/// Publishes a batch by one statement. None if not all of it is plain, and within it none for events of tenants
-/// that something stands against: nothing was done about those.
-pub(super) async fn commit_plain(
-    tx: &Tx,
-    batch: &[NewEvent],
-) -> Result<Option<Vec<Option<Published>>>, Failure> {
-    let Some(tenants) = plain_tenants(batch) else { return Ok(None) };
-    let mut counts: HashMap<&TenantId, i64> = HashMap::new();
-    let nth: Vec<i64> = batch
-        .iter()
-        .map(|new| {
-            let count = counts.entry(&new.event.tenant).or_default();
-            *count += 1;
-            *count - 1
-        })
-        .collect();
-    let events: Vec<_> = batch.iter().map(|new| &*new.event).collect();
-    let deliveries: Vec<_> = batch
-        .iter()
-        .zip(&nth)
-        .flat_map(|(new, nth)| new.deliveries.iter().map(move |delivery| (&*new.event, delivery, *nth)))
-        .collect();
-    let codes: Vec<_> = deliveries.iter().map(|(_, delivery, _)| delivery.lane.code()).collect();
-    let rows = tx
-        .query(
-            PLAIN,
-            &[
-                &batch.first().map_or(0, |new| new.epoch.0),
-                &tenants.keys().map(|tenant| tenant.as_str()).collect::<Vec<_>>(),
-                &tenants.values().map(|(count, _)| *count).collect::<Vec<_>>(),
-                &tenants.values().map(|(_, version)| *version).collect::<Vec<_>>(),
-                &events.iter().map(|event| Col(event.id)).collect::<Vec<_>>(),
-                &events.iter().map(|event| event.tenant.as_str()).collect::<Vec<_>>(),
-                &nth,
-                &events.iter().map(|event| &*event.event_type).collect::<Vec<_>>(),
-                &events.iter().map(|event| Col(event.timestamp)).collect::<Vec<_>>(),
-                &events.iter().map(|event| event.source.as_deref()).collect::<Vec<_>>(),
-                &events.iter().map(|event| event.subject.as_deref()).collect::<Vec<_>>(),
-                &events.iter().map(|event| Col(event.priority)).collect::<Vec<_>>(),
-                &events.iter().map(|event| event.metadata.as_deref()).collect::<Vec<_>>(),
-                &events.iter().map(|event| &event.data[..]).collect::<Vec<_>>(),
-                &DeliveryStatus::Pending.code(),
-                &deliveries.iter().map(|(_, delivery, _)| Col(delivery.id)).collect::<Vec<_>>(),
-                &deliveries.iter().map(|(event, ..)| event.tenant.as_str()).collect::<Vec<_>>(),
-                &deliveries.iter().map(|(event, ..)| Col(event.id)).collect::<Vec<_>>(),
-                &deliveries.iter().map(|(_, delivery, _)| Col(delivery.webhook)).collect::<Vec<_>>(),
-                &deliveries.iter().map(|(_, delivery, _)| Col(delivery.format)).collect::<Vec<_>>(),
-                &deliveries.iter().map(|(event, ..)| Col(event.priority)).collect::<Vec<_>>(),
-                &deliveries.iter().map(|(event, ..)| Col(event.timestamp)).collect::<Vec<_>>(),
-                &codes.iter().map(|code| &**code).collect::<Vec<_>>(),
-                &deliveries.iter().map(|(_, _, nth)| *nth).collect::<Vec<_>>(),
-            ],
-        )
-        .await?;
-    tx.committed();
-    let mut firsts: HashMap<TenantId, i64> = HashMap::new();
-    for row in &rows {
-        firsts.insert(get(row, 0)?, plain(row, 1)?);
-    }
-    let published = batch.iter().zip(nth).map(|(new, nth)| {
-        firsts.get(&new.event.tenant).map(|first| Published::New { sequence_number: first + nth })
-    });
-    Ok(Some(published.collect()))
 }
 
 async fn look(tx: &Tx, batch: &[&NewEvent]) -> Result<Known, Failure> {

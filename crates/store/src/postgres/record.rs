@@ -19,7 +19,7 @@ use super::{
     lanes::{self, Keys, Place, Rescued, Wait},
     leases::{Orphan, created, lock_leases, read_orphan},
     session::{Failure, Session, Tx},
-    webhooks,
+    undelivered, webhooks,
 };
 use crate::{Attempt, Disable, Done, Effects, Next, Outcome, Record, Recorded};
 
@@ -52,7 +52,9 @@ const DELIVERED: &str = concat!(
      gone AS (DELETE FROM leased WHERE ctid = ANY(ARRAY(SELECT tid FROM i)) RETURNING delivery),
      a AS (INSERT INTO attempts SELECT delivery, ",
     attempt_columns!(),
-    " FROM i WHERE delivery = ANY(ARRAY(SELECT delivery FROM gone)))
+    " FROM i WHERE delivery = ANY(ARRAY(SELECT delivery FROM gone))),
+     arrived_late AS (
+         DELETE FROM undelivered WHERE delivery = ANY($25::uuid[]) AND delivery = ANY(ARRAY(SELECT delivery FROM gone)))
      UPDATE deliveries d SET status = $24, dead_reason = NULL,
             ended_at = ($22::bigint[])[array_position($2::uuid[], d.id)],
             attempt_count = ($3::integer[])[array_position($2::uuid[], d.id)],
@@ -251,7 +253,13 @@ async fn delivered(shared: &Shared, outcomes: &[&Arc<Outcome>]) -> Result<HashSe
     let knows: Vec<_> = outcomes.iter().map(|outcome| outcome.knows_cancel).collect();
     let mut values = columns.values();
     let delivered = Col(DeliveryStatus::Delivered);
-    values.extend([&at as &(dyn ToSql + Sync), &knows, &delivered]);
+    // Those that had failed before.
+    let late: Vec<_> = with_attempts
+        .iter()
+        .filter(|(_, attempt)| attempt.number > 1)
+        .map(|(outcome, _)| Col(outcome.delivery))
+        .collect();
+    values.extend([&at as &(dyn ToSql + Sync), &knows, &delivered, &late]);
     let session = shared.writers.get().await?;
     session.set_busy(true);
     match session.query(DELIVERED, &values).await {
@@ -423,6 +431,13 @@ async fn apply(tx: &Session, applied: &[Leased<'_>], results: &mut Results) -> R
         gates::lock_to_change(tx, &moving).await?;
     }
     update(tx, &outcomes).await?;
+    let (arrived, others): (Vec<&Outcome>, Vec<&Outcome>) =
+        outcomes.iter().partition(|outcome| outcome.next == Next::Delivered);
+    let ids = |outcomes: Vec<&Outcome>| -> Vec<_> {
+        outcomes.into_iter().map(|outcome| Col(outcome.delivery)).collect()
+    };
+    undelivered::clear(tx, &ids(arrived)).await?;
+    undelivered::note(tx, &ids(others)).await?;
     let (mut orders, mut retries, mut buried) = (Keys::new(), Vec::new(), Vec::new());
     for Leased { outcome, lease, .. } in applied {
         let Place { delivery, webhook, lane, seq } = &lease.place;

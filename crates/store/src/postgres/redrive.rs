@@ -13,7 +13,7 @@ use super::{
     lanes::{self, Keys, Place, Rescued, Wait},
     nodes,
     session::{Failure, Session, Tx, Values},
-    tenancy,
+    tenancy, undelivered,
 };
 use crate::{Again, Answer, Cancelled, Change, NewRound, Redrive, Redriven, Replayed};
 
@@ -162,7 +162,7 @@ pub(super) async fn end_cancelled(
         &[&ids, &Col(DeliveryStatus::Cancelled), &Col(now), &reason.as_bytes()],
     )
     .await?;
-    Ok(())
+    undelivered::note(tx, &ids).await
 }
 
 struct Old {

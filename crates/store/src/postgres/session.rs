@@ -298,17 +298,30 @@ impl Sessions {
         F: Fn(Tx) -> C,
         C: Future<Output = Result<T, Failure>>,
     {
+        let change = &change;
+        self.transact(|tx| async move {
+            tx.begin().await?;
+            let result = change(tx.clone()).await?;
+            tx.commit().await?;
+            Ok(result)
+        })
+        .await
+    }
+
+    /// The same for a change that begins and commits by itself, along with its first and last statements.
+    pub(super) async fn transact<T, F, C>(&self, change: F) -> Result<T, Failure>
+    where
+        F: Fn(Tx) -> C,
+        C: Future<Output = Result<T, Failure>>,
+    {
         let mut tries = 0;
         loop {
             tries += 1;
             let tx = self.get().await?;
-            tx.begin().await?;
-            let result = match change(tx.clone()).await {
-                Ok(result) => tx.commit().await.map(|()| result),
-                Err(failure) => Err(failure),
-            };
-            match result {
+            match change(tx.clone()).await {
                 Ok(result) => return Ok(result),
+                // A connection that does not answer is closed, which takes everything back.
+                Err(Failure::TimedOut) => return Err(Failure::TimedOut),
                 Err(failure) => {
                     tx.roll_back().await;
                     if !failure.is_passing() || tries >= TRIES {

@@ -12,7 +12,7 @@ use redrive_core::{DeliveryId, Time};
 use tokio::sync::mpsc;
 
 use super::{
-    Options, Shared, claim, leases, publish, record,
+    Options, Shared, claim, leases, plain, publish, record,
     session::{Failure, TRIES},
 };
 use crate::{
@@ -202,11 +202,16 @@ async fn publish_plain(shared: &Shared, new: &[NewEvent]) -> Vec<Option<Result<P
         }
     };
     tx.set_busy(true);
-    match publish::commit_plain(&tx, new).await {
+    match plain::commit(&tx, new).await {
         Ok(published) => {
             tx.set_busy(false);
             match published {
-                Some(published) => published.into_iter().map(|one| one.map(Ok)).collect(),
+                Some(published) => {
+                    if new.iter().any(is_due) {
+                        shared.hints.work();
+                    }
+                    published.into_iter().map(|one| one.map(Ok)).collect()
+                }
                 None => new.iter().map(|_| None).collect(),
             }
         }

@@ -235,6 +235,20 @@ CREATE TABLE dead (
 );
 CREATE INDEX dead_by_tenant ON dead (tenant, delivery);
 
+-- Deliveries that did not simply arrive: failed so far, dead, or cancelled, as `deliveries` says. Kept beside it,
+-- since an index on what an attempt changes would make every attempt change all indexes. See undelivered.rs.
+CREATE TABLE undelivered (
+    delivery uuid PRIMARY KEY,
+    tenant   text COLLATE "C" NOT NULL,
+    webhook  uuid NOT NULL,
+    status   smallint NOT NULL,
+    category smallint
+) WITH (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.05);
+CREATE INDEX undelivered_by_status ON undelivered (tenant, status, delivery);
+CREATE INDEX undelivered_by_category ON undelivered (tenant, category, delivery) WHERE category IS NOT NULL;
+CREATE INDEX undelivered_failed ON undelivered (tenant, delivery) WHERE category IS NOT NULL;
+CREATE INDEX undelivered_by_webhook ON undelivered (webhook, delivery);
+
 -- What every node should know of, with the transaction that changed it: nodes read on from the oldest
 -- transaction that was still running when they last read, so that none is missed whenever it commits.
 CREATE TABLE changes (
