@@ -46,6 +46,13 @@ macro_rules! typed_id {
                 Self(Uuid::from_bytes(bytes))
             }
 
+            /// The least id of a time: those made then or later are no less.
+            pub fn first_at(at: Time) -> Self {
+                let mut bytes = [0; 16];
+                bytes[..6].copy_from_slice(&at.millis().to_be_bytes()[2..]);
+                Self::from_bytes(bytes)
+            }
+
             /// When the id was made, as the id itself tells it.
             pub fn time(&self) -> Time {
                 let bytes = self.0.as_bytes();
@@ -104,6 +111,10 @@ typed_id!(
 typed_id!(
     /// An attempt: one try of one delivery.
     AttemptId, "att_"
+);
+typed_id!(
+    /// An entry of the audit log.
+    AuditId, "aud_"
 );
 typed_id!(
     /// An API key's id, which is not the key itself.

@@ -6,6 +6,7 @@
 
 pub mod address;
 pub mod breaker;
+pub mod confidential;
 pub mod decide;
 pub mod delivery;
 pub mod event;
@@ -28,10 +29,12 @@ pub mod signature;
 pub mod subscription;
 pub mod tenant;
 pub mod time;
+pub mod vault;
+pub mod verification;
 pub mod webhook;
 
 pub use delivery::{DeadReason, DeliveryStatus};
-pub use id::{AttemptId, DeliveryId, EventId, KeyId, WebhookId};
+pub use id::{AttemptId, AuditId, DeliveryId, EventId, KeyId, WebhookId};
 pub use invalid::Invalid;
 pub use node::Role;
 pub use outcome::FailureCategory;

@@ -8,15 +8,17 @@ use base64::{
     Engine,
     engine::general_purpose::{STANDARD, STANDARD_PAD_INDIFFERENT},
 };
+use ed25519_dalek::{Signer, SigningKey};
 use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
-use sha2::Sha256;
+use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
 use crate::{invalid::Invalid, time::Time};
 
 const PREFIX: &str = "whsec_";
+const PUBLIC_PREFIX: &str = "whpk_";
 const LENGTHS: std::ops::RangeInclusive<usize> = 24..=64;
 
 /// A webhook's signing secret. Wiped from memory when dropped.
@@ -55,6 +57,19 @@ impl Secret {
     /// The bytes to sign with.
     pub fn key(&self) -> &[u8] {
         &self.0
+    }
+
+    /// The key for Ed25519. It is made from the secret, so that one secret serves every scheme.
+    fn signing_key(&self) -> SigningKey {
+        let seed: Zeroizing<[u8; 32]> = Zeroizing::new(
+            Sha256::new().chain_update(b"redrive ed25519\0").chain_update(&*self.0).finalize().into(),
+        );
+        SigningKey::from_bytes(&seed)
+    }
+
+    /// The public key for Ed25519, as receivers are given it: `whpk_` and 32 bytes in base64.
+    pub fn public_key(&self) -> String {
+        format!("{PUBLIC_PREFIX}{}", STANDARD.encode(self.signing_key().verifying_key().as_bytes()))
     }
 }
 
@@ -119,6 +134,8 @@ pub enum Scheme {
     /// Standard Webhooks `v1`: HMAC-SHA256 over id, time and body.
     #[default]
     Standard,
+    /// Standard Webhooks `v1a`: Ed25519 over the same. Whoever verifies needs the public key alone.
+    StandardEd25519,
 }
 
 /// The form of `X-Webhook-Signature`.
@@ -166,6 +183,7 @@ pub fn sign(
     let keyed: Vec<HmacSha256> = secrets.iter().map(|secret| keyed(secret)).collect();
     let webhook_signature = match config.scheme {
         Scheme::Standard => standard(&keyed, message_id, &unix, body),
+        Scheme::StandardEd25519 => ed25519(secrets, message_id, &unix, body),
     };
     let x_webhook_signature = match config.header_form {
         HeaderForm::Timestamped => timestamped(&keyed, &unix, body),
@@ -199,6 +217,17 @@ fn standard(keyed: &[HmacSha256], message_id: &str, unix: &str, body: &[u8]) -> 
     out
 }
 
+fn ed25519(secrets: &[&Secret], message_id: &str, unix: &str, body: &[u8]) -> String {
+    const EACH: usize = " v1a,".len() + 88;
+    let message = [message_id.as_bytes(), b".", unix.as_bytes(), b".", body].concat();
+    let mut out = String::with_capacity(secrets.len() * EACH);
+    for secret in secrets {
+        out.push_str(if out.is_empty() { "v1a," } else { " v1a," });
+        STANDARD.encode_string(secret.signing_key().sign(&message).to_bytes(), &mut out);
+    }
+    out
+}
+
 fn timestamped(keyed: &[HmacSha256], unix: &str, body: &[u8]) -> String {
     const EACH: usize = ",v1=".len() + 64;
     let mut out = String::with_capacity("t=".len() + unix.len() + keyed.len() * EACH);
@@ -224,6 +253,15 @@ fn push_hex(out: &mut String, tag: &Tag) {
         out.push(char::from(DIGITS[usize::from(byte >> 4)]));
         out.push(char::from(DIGITS[usize::from(byte & 15)]));
     }
+}
+
+/// How long a secret may sign before its owner is told to rotate it.
+pub const ROTATION_DUE: Duration = Duration::from_secs(90 * 24 * 3600);
+
+/// Since when the newest secret should have been rotated, if it should.
+pub fn rotation_due(secrets: &[LiveSecret], now: Time) -> Option<Time> {
+    let due = secrets.first()?.created_at + ROTATION_DUE;
+    (due <= now).then_some(due)
 }
 
 /// The most secrets that sign at once.
@@ -253,6 +291,7 @@ pub fn rotate(
 mod tests {
     use std::time::{SystemTime, UNIX_EPOCH};
 
+    use ed25519_dalek::VerifyingKey;
     use http::HeaderMap;
     use proptest::prelude::*;
     use standardwebhooks::Webhook;
@@ -262,6 +301,8 @@ mod tests {
     const BODY: &[u8] = br#"{"hello":"world"}"#;
     const STANDARD_CONFIG: SignatureConfig =
         SignatureConfig { scheme: Scheme::Standard, header_form: HeaderForm::Timestamped };
+    const ED25519_CONFIG: SignatureConfig =
+        SignatureConfig { scheme: Scheme::StandardEd25519, header_form: HeaderForm::Timestamped };
     const SHA256_CONFIG: SignatureConfig =
         SignatureConfig { scheme: Scheme::Standard, header_form: HeaderForm::Sha256 };
 
@@ -383,6 +424,52 @@ mod tests {
         assert!(!accepted(&secret, "evt_2", now, &signature, BODY));
         assert!(!accepted(&secret, "evt_1", now + Duration::from_secs(1), &signature, BODY));
         assert!(!accepted(&older(), "evt_1", now, &signature, BODY));
+    }
+
+    /// Whether a `v1a` signature is good by a public key, as a receiver without the secret checks it.
+    fn verified(public_key: &str, id: &str, at: Time, signature: &str, body: &[u8]) -> bool {
+        let key = STANDARD.decode(public_key.strip_prefix("whpk_").unwrap()).unwrap();
+        let key = VerifyingKey::from_bytes(&key.try_into().unwrap()).unwrap();
+        let message = [id.as_bytes(), b".", at.secs().to_string().as_bytes(), b".", body].concat();
+        let good = |one: &str| {
+            let bytes = STANDARD.decode(one.strip_prefix("v1a,").unwrap()).unwrap();
+            key.verify_strict(&message, &ed25519_dalek::Signature::from_slice(&bytes).unwrap()).is_ok()
+        };
+        signature.split(' ').any(good)
+    }
+
+    #[test]
+    fn a_public_key_verifies_and_refuses_every_changed_byte() {
+        let (new, old) = (counting(), older());
+        let signed = sign(ED25519_CONFIG, &[&new, &old], "evt_1", at(), BODY);
+        for secret in [&new, &old] {
+            assert!(verified(&secret.public_key(), "evt_1", at(), &signed.webhook_signature, BODY));
+        }
+        for index in 0..BODY.len() {
+            let mut body = BODY.to_vec();
+            body[index] ^= 1;
+            assert!(!verified(&new.public_key(), "evt_1", at(), &signed.webhook_signature, &body));
+        }
+        assert!(!verified(&new.public_key(), "evt_2", at(), &signed.webhook_signature, BODY));
+        assert_eq!(
+            signed.x_webhook_signature,
+            sign(STANDARD_CONFIG, &[&new, &old], "evt_1", at(), BODY).x_webhook_signature
+        );
+        let stranger = Secret::from_bytes(&[9; 32]).public_key();
+        assert!(!verified(&stranger, "evt_1", at(), &signed.webhook_signature, BODY));
+        assert_eq!(new.public_key().len(), "whpk_".len() + 44);
+    }
+
+    #[test]
+    fn a_secret_is_due_for_rotation_after_ninety_days() {
+        let made = Time::from_secs(1_000_000);
+        let mut secrets = vec![LiveSecret { secret: counting(), created_at: made, expires_at: None }];
+        let due = made + ROTATION_DUE;
+        assert_eq!(rotation_due(&secrets, Time::from_millis(due.millis() - 1)), None);
+        assert_eq!(rotation_due(&secrets, due), Some(due));
+        rotate(&mut secrets, older(), due, Duration::from_secs(60)).unwrap();
+        assert_eq!(rotation_due(&secrets, due), None);
+        assert_eq!(rotation_due(&[], due), None);
     }
 
     proptest! {

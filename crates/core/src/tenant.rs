@@ -47,6 +47,38 @@ pub struct TenantRules {
     /// How many requests one node has under way for it at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_in_flight: Option<u32>,
+    /// How much it may have and do.
+    #[serde(skip_serializing_if = "TenantQuotas::is_empty")]
+    pub quotas: TenantQuotas,
+}
+
+/// How much a tenant may have and do. What is left out has no limit of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TenantQuotas {
+    /// Webhooks that it may have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_webhooks: Option<u32>,
+    /// Events that it may publish on one day, by UTC. Deliveries that are sent again count as well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_events_per_day: Option<u32>,
+    /// The largest payload, if that is less than the server allows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_payload_bytes: Option<u32>,
+}
+
+impl TenantQuotas {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    fn validate(&self) -> Result<(), Invalid> {
+        match self.max_payload_bytes {
+            Some(0) => Err(Invalid::new("quotas.max_payload_bytes", "must be at least 1")),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// The pool that sends for tenants that were given none.
@@ -69,7 +101,7 @@ impl TenantRules {
         if self.max_in_flight == Some(0) {
             return Err(Invalid::new("max_in_flight", "must be at least 1"));
         }
-        Ok(())
+        self.quotas.validate()
     }
 }
 

@@ -8,6 +8,7 @@ use url::Url;
 
 use crate::{
     breaker::BreakerConfig,
+    confidential::{EndpointAuth, Hidden},
     event::PayloadFormat,
     event_type::Pattern,
     id::WebhookId,
@@ -19,6 +20,7 @@ use crate::{
     subscription::Interest,
     tenant::TenantId,
     time::Time,
+    verification::Verification,
 };
 
 /// The longest URL.
@@ -99,13 +101,23 @@ pub struct WebhookSpec {
     pub ordering_guarantee: Ordering,
     /// At most this many requests at once; none for the server's default.
     pub max_in_flight: Option<u32>,
-    /// Headers sent along with every request.
-    pub headers: BTreeMap<String, String>,
+    /// Headers sent along with every request. Stored sealed, not in this document.
+    #[serde(skip)]
+    pub headers: BTreeMap<String, Hidden>,
+    /// How the endpoint is convinced, beside the signature. Stored sealed, not in this document.
+    #[serde(skip)]
+    pub auth: Option<EndpointAuth>,
     /// The owner's own notes.
     pub metadata: BTreeMap<String, String>,
     /// When it is to be disabled.
     #[serde(default)]
     pub expires_at: Option<Time>,
+    /// Whether its endpoint has to echo a challenge before it gets events, and again when the URL changes.
+    #[serde(default)]
+    pub verify_url: bool,
+    /// The URL that has echoed a challenge, if one has.
+    #[serde(default)]
+    pub verified_url: Option<String>,
 }
 
 impl WebhookSpec {
@@ -120,6 +132,12 @@ impl WebhookSpec {
         validate_url(&self.url, urls)?;
         validate_interest(self)?;
         validate_headers(&self.headers)?;
+        if let Some(auth) = &self.auth {
+            auth.validate()?;
+            if self.headers.keys().any(|name| name.eq_ignore_ascii_case("authorization")) {
+                return Err(Invalid::new("auth", "contradicts the header authorization; give one of them"));
+            }
+        }
         if let Some(description) = &self.description {
             plain_text("description", description, 1024)?;
         }
@@ -150,6 +168,8 @@ pub enum WebhookState {
     Active,
     /// Deliveries are made as ever, and wait until somebody resumes it.
     Paused,
+    /// Nothing is sent until its endpoint has echoed a challenge.
+    PendingVerification(Verification),
     /// No new deliveries are made; what was pending is cancelled with this reason.
     Disabled(String),
     /// Gone for its owner; kept for the history of its deliveries.
@@ -162,6 +182,7 @@ impl WebhookState {
         match self {
             Self::Active => "active",
             Self::Paused => "paused",
+            Self::PendingVerification(_) => "pending_verification",
             Self::Disabled(_) => "disabled",
             Self::Deleted => "deleted",
         }
@@ -169,13 +190,22 @@ impl WebhookState {
 
     /// Whether new events become deliveries to it.
     pub fn gets_events(&self) -> bool {
-        matches!(self, Self::Active | Self::Paused)
+        match self {
+            Self::Active | Self::Paused => true,
+            Self::PendingVerification(verification) => verification.keeps_events,
+            Self::Disabled(_) | Self::Deleted => false,
+        }
+    }
+
+    /// Whether what is pending has to wait.
+    pub fn holds_back(&self) -> bool {
+        matches!(self, Self::Paused | Self::PendingVerification(_))
     }
 
     /// Why deliveries are to be called off, if they are.
     pub fn cancels_because(&self) -> Option<&str> {
         match self {
-            Self::Active | Self::Paused => None,
+            Self::Active | Self::Paused | Self::PendingVerification(_) => None,
             Self::Disabled(reason) => Some(reason),
             Self::Deleted => Some("the webhook was deleted"),
         }
@@ -199,6 +229,32 @@ pub struct Webhook {
     pub created_at: Time,
     /// When it was last changed.
     pub updated_at: Time,
+}
+
+impl Webhook {
+    /// Sees to it that a URL which is to be verified gets nothing but a challenge until it is. `keeps_events`: whether
+    /// events become deliveries that wait for it.
+    pub fn verify_first(&mut self, keeps_events: bool, now: Time) {
+        let spec = &self.spec;
+        let is_verified = !spec.verify_url || spec.verified_url.as_ref() == Some(&spec.url);
+        match self.state {
+            WebhookState::Active if !is_verified => {
+                self.state = WebhookState::PendingVerification(Verification::begin(now, keeps_events));
+            }
+            // Whoever gives the check up decides so.
+            WebhookState::PendingVerification(_) if !spec.verify_url => self.state = WebhookState::Active,
+            _ => {}
+        }
+    }
+
+    /// When something is to be done about it: to ask its endpoint once more, or to disable it.
+    pub fn due_at(&self) -> Option<Time> {
+        match &self.state {
+            WebhookState::Active | WebhookState::Paused => self.spec.expires_at,
+            WebhookState::PendingVerification(verification) => Some(verification.next),
+            WebhookState::Disabled(_) | WebhookState::Deleted => None,
+        }
+    }
 }
 
 /// Which URLs the operator allows at all. Addresses are judged when connecting, not here.
@@ -269,7 +325,7 @@ fn validate_interest(spec: &WebhookSpec) -> Result<(), Invalid> {
     Ok(())
 }
 
-fn validate_headers(headers: &BTreeMap<String, String>) -> Result<(), Invalid> {
+fn validate_headers(headers: &BTreeMap<String, Hidden>) -> Result<(), Invalid> {
     if headers.len() > MAX_HEADERS {
         return Err(Invalid::new("headers", format!("must be at most {MAX_HEADERS}")));
     }
@@ -282,6 +338,7 @@ fn validate_headers(headers: &BTreeMap<String, String>) -> Result<(), Invalid> {
         if OWN_HEADERS.contains(&lower) || OWN_PREFIXES.iter().any(|prefix| lower.starts_with(prefix)) {
             return Err(Invalid::new(field(), "is set by Redrive and cannot be overridden"));
         }
+        let value = value.reveal();
         if value.len() > MAX_HEADER_VALUE || HeaderValue::from_str(value).is_err() {
             return Err(Invalid::new(
                 field(),
@@ -344,7 +401,7 @@ mod tests {
     #[test]
     fn headers_that_matter_cannot_be_overridden() {
         let refused = |name: &str, value: &str| {
-            validate_headers(&BTreeMap::from([(name.to_owned(), value.to_owned())])).is_err()
+            validate_headers(&BTreeMap::from([(name.to_owned(), Hidden::new(value))])).is_err()
         };
         for name in
             ["Host", "webhook-id", "Webhook-Signature", "X-Webhook-Event", "Content-Length", "a b", "", "x:y"]

@@ -97,10 +97,12 @@ impl Inner {
                 return Ok(found.next);
             }
             for (tenant, webhook) in found.expired {
+                self.verify_if_due(&tenant, webhook, now).await?;
                 let disable = |webhook: &mut Webhook| {
                     // It may have been given more time since, or another node was faster.
                     let over = webhook.spec.expires_at.is_some_and(|at| at <= now);
-                    if !webhook.state.gets_events() || !over {
+                    let is_on = matches!(webhook.state, WebhookState::Active | WebhookState::Paused);
+                    if !is_on || !over {
                         return Err(());
                     }
                     webhook.state = WebhookState::Disabled(EXPIRED.into());

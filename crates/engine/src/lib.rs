@@ -35,6 +35,7 @@ mod settings;
 mod shares;
 mod supervisor;
 mod tenancy;
+mod verification;
 mod waiting;
 mod webhooks;
 
@@ -44,7 +45,7 @@ use parking_lot::Mutex;
 use redrive_core::pace::Pace;
 use redrive_egress::Client;
 use redrive_store::{Epoch, Store};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 pub use circuit::Circuits;
 pub use coordination::CircuitAction;
@@ -84,6 +85,8 @@ struct Inner {
     gate_alarm: Notify,
     /// A webhook may expire sooner than was planned.
     expiry_alarm: Notify,
+    /// Turns for asking endpoints to echo.
+    verifying: Semaphore,
     /// Outcomes that the store has not taken yet.
     kept: Kept,
     /// When the scheduler looks again.

@@ -8,11 +8,12 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 use parking_lot::RwLock;
 use redrive_core::{
     TenantId, Time, WebhookId,
     breaker::{BreakerConfig, BreakerPolicy},
+    confidential::{EndpointAuth, Hidden},
     event::PayloadFormat,
     event_type::Pattern,
     invalid::Invalid,
@@ -60,6 +61,8 @@ pub struct Hook {
     pub headers: Option<Box<HeaderMap>>,
     events: Box<[Pattern]>,
     subjects: Box<[String]>,
+    /// When something is to be done about it.
+    due_at: Option<Time>,
     expires_at: Option<Time>,
     rate_limit: Option<RateLimit>,
     /// Where to send, made ready when it is first needed; none when the URL cannot be used at all.
@@ -70,6 +73,7 @@ pub struct Hook {
 
 impl Hook {
     fn new(webhook: Webhook, version: i64, tenant: Arc<Tenancy>, defaults: &Defaults) -> Self {
+        let webhook_due = webhook.due_at();
         let spec = webhook.spec;
         // All was checked when the webhook was saved; defaults that changed since must not stop it.
         let policy = match spec.retry_config == RetryConfig::default() {
@@ -81,13 +85,14 @@ impl Hook {
             true => defaults.breaker.clone(),
             false => own.resolve(&defaults.breaker).map_or(defaults.breaker.clone(), Arc::new),
         };
-        let headers: HeaderMap = spec
-            .headers
-            .iter()
-            .filter_map(|(name, value)| {
-                Some((HeaderName::try_from(name).ok()?, HeaderValue::try_from(value).ok()?))
-            })
-            .collect();
+        let header = |(name, value): (&String, &Hidden)| {
+            let mut value = HeaderValue::try_from(value.reveal()).ok()?;
+            value.set_sensitive(true);
+            Some((HeaderName::try_from(name).ok()?, value))
+        };
+        let auth = spec.auth.as_ref().and_then(EndpointAuth::header);
+        let auth = auth.map(|value| (header::AUTHORIZATION, value));
+        let headers: HeaderMap = spec.headers.iter().filter_map(header).chain(auth).collect();
         Self {
             id: webhook.id,
             tenant,
@@ -104,6 +109,7 @@ impl Hook {
             headers: (!headers.is_empty()).then(|| Box::new(headers)),
             events: spec.events.iter().cloned().collect(),
             subjects: spec.subjects.iter().cloned().collect(),
+            due_at: webhook_due,
             expires_at: spec.expires_at,
             rate_limit: spec.rate_limit.or(defaults.settings.webhook_rate_limit),
             target: OnceLock::new(),
@@ -132,7 +138,7 @@ impl Hook {
 
     /// Whether its time will be over at some point.
     pub(crate) fn expires(&self) -> bool {
-        self.expires_at.is_some()
+        self.due_at.is_some()
     }
 }
 
@@ -216,7 +222,7 @@ impl Registry {
         Ok(())
     }
 
-    pub(crate) fn tenancy(&self, tenant: &TenantId) -> Arc<Tenancy> {
+    pub fn tenancy(&self, tenant: &TenantId) -> Arc<Tenancy> {
         if let Some(known) = self.tenancies.read().get(tenant) {
             return known.clone();
         }

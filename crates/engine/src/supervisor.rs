@@ -7,7 +7,7 @@ use prometheus_client::registry::Registry as MetricsRegistry;
 use redrive_core::pace::Pace;
 use redrive_egress::Client;
 use redrive_store::{Store, StoreError};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -21,6 +21,7 @@ use crate::{
     release::{HAND_BACK, by_epoch},
     schedule::{AHEAD, Alarm},
     shares::Shares,
+    verification,
 };
 
 /// How long what was cut off may take to be recorded.
@@ -58,6 +59,7 @@ impl Engine {
             pace: Mutex::new(Pace::default()),
             gate_alarm: Notify::new(),
             expiry_alarm: Notify::new(),
+            verifying: Semaphore::new(verification::AT_ONCE),
             dispatch: Dispatch::new(bounds),
             metrics: Metrics::new(metrics),
             kept: Kept::default(),

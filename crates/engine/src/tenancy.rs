@@ -6,7 +6,12 @@ use std::sync::{
 };
 
 use parking_lot::RwLock;
-use redrive_core::{TenantId, limiter::RateLimit, share::Share, tenant::TenantRules};
+use redrive_core::{
+    TenantId,
+    limiter::RateLimit,
+    share::Share,
+    tenant::{TenantQuotas, TenantRules},
+};
 
 use crate::{
     settings::Settings,
@@ -67,6 +72,11 @@ impl Tenancy {
     pub(crate) fn max_in_flight(&self) -> usize {
         let most = self.rules.read().max_in_flight.map_or(self.default_max_in_flight, |most| most as usize);
         self.share().of_count(most).max(1)
+    }
+
+    /// How much it may have and do.
+    pub fn quotas(&self) -> TenantQuotas {
+        self.rules.read().quotas
     }
 
     /// Whether this node sends for it.

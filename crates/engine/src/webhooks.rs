@@ -29,7 +29,7 @@ impl Engine {
     pub async fn create_webhook(&self, webhook: Webhook) -> Result<bool, StoreError> {
         match self.0.store.create_webhook(webhook.clone()).await? {
             Changed::Done { version } => {
-                if webhook.spec.expires_at.is_some() {
+                if webhook.due_at().is_some() {
                     self.0.expiry_alarm.notify_one();
                 }
                 self.0.registry.changed(webhook, version);
@@ -113,7 +113,7 @@ impl Inner {
         if hook.expires() {
             self.expiry_alarm.notify_one();
         }
-        if hook.state == WebhookState::Paused {
+        if hook.state.holds_back() {
             self.park(&hook, None);
         } else {
             self.leave_to_home(&hook);

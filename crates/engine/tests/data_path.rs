@@ -110,7 +110,9 @@ async fn an_event_whose_publisher_went_away_is_delivered() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_delivery_that_keeps_killing_its_node_becomes_a_failed_attempt() {
     let folder = tempfile::tempdir().unwrap();
-    let store: Arc<dyn Store> = Arc::new(Sqlite::open(&Options::at(folder.path().join("t.db"))).unwrap());
+    let store: Arc<dyn Store> = Arc::new(
+        Sqlite::open(&Options::at(folder.path().join("t.db")).sealed_by(redrive_testkit::vault())).unwrap(),
+    );
     let clock = Clock::manual(START);
     let receiver = Receiver::start().await;
     let hook = webhook(&receiver.url(), RetryConfig::default());

@@ -272,6 +272,10 @@ async fn keys_made_elsewhere_are_told(on: On) {
         hash: [1; 32],
         scopes: 1,
         created_at: START,
+        session: false,
+        networks: Vec::new(),
+        expires_at: None,
+        last_used_at: None,
         revoked_at: None,
     };
     assert!(nodes[0].store.create_key(key).await.unwrap());

@@ -4,6 +4,8 @@ pub mod api;
 pub mod app;
 pub mod cli;
 pub mod config;
+mod files;
 mod http;
 mod store;
 mod telemetry;
+mod vault;

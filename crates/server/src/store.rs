@@ -2,7 +2,7 @@
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
-use redrive_core::Time;
+use redrive_core::{Time, vault::Vault};
 use redrive_engine::clock::Clock;
 use redrive_store::{
     Epoch, OpenError, Store, StoreError,
@@ -15,11 +15,15 @@ use crate::config::Backend;
 /// After so long a line says what is being waited for.
 const WORTH_A_WORD: Duration = Duration::from_secs(10);
 
-/// Opens the store.
-pub(crate) async fn open(backend: &Backend) -> Result<Arc<dyn Store>, OpenError> {
+/// Opens the store; without a vault, webhooks cannot be read or written.
+pub(crate) async fn open(backend: &Backend, vault: Option<&Vault>) -> Result<Arc<dyn Store>, OpenError> {
+    let vault = vault.cloned();
     let options = match backend {
-        Backend::Sqlite(path) => return Ok(Arc::new(Sqlite::open(&sqlite::Options::at(path))?)),
-        Backend::Postgres(options) => options,
+        Backend::Sqlite(path) => {
+            let options = sqlite::Options { vault, ..sqlite::Options::at(path) };
+            return Ok(Arc::new(Sqlite::open(&options)?));
+        }
+        Backend::Postgres(options) => &Options { vault, ..(**options).clone() },
     };
     let store = match open_as_it_is(options).await {
         Err(OpenError::OlderSchema { .. }) if options.migrate => patiently(Postgres::open(options)).await?,
@@ -30,7 +34,7 @@ pub(crate) async fn open(backend: &Backend) -> Result<Arc<dyn Store>, OpenError>
 
 /// Brings the schema up to date. A file does not tell which version it had.
 pub(crate) async fn migrate(backend: &Backend) -> Result<Option<Migrated>, OpenError> {
-    let Backend::Postgres(options) = backend else { return open(backend).await.map(|_| None) };
+    let Backend::Postgres(options) = backend else { return open(backend, None).await.map(|_| None) };
     match open_as_it_is(options).await {
         Ok(_) | Err(OpenError::OlderSchema { .. }) => patiently(Postgres::migrate(options)).await.map(Some),
         Err(error) => Err(error),

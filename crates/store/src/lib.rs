@@ -11,13 +11,14 @@ pub mod copy;
 mod error;
 mod model;
 pub mod postgres;
+mod sealed;
 pub mod sqlite;
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
 use redrive_core::{
-    DeliveryId, EventId, KeyId, TenantId, Time, WebhookId, breaker::SavedCircuit, lane::Priority,
-    webhook::Webhook,
+    AuditId, DeliveryId, EventId, KeyId, TenantId, Time, WebhookId, breaker::SavedCircuit, lane::Priority,
+    vault::MasterKeyId, webhook::Webhook,
 };
 
 pub use error::{OpenError, StoreError};
@@ -167,6 +168,10 @@ pub trait Tenancy {
     fn list_keys(&self, tenant: Option<TenantId>, page: PageRequest<KeyId>) -> Answer<'_, Vec<ApiKey>>;
     /// Revokes a key; false if there is no such live key of that tenant.
     fn revoke_key(&self, tenant: Option<TenantId>, id: KeyId, now: Time) -> Answer<'_, bool>;
+    /// Notes when keys were last used.
+    fn note_key_use(&self, uses: Vec<(KeyId, Time)>) -> Answer<'_, ()>;
+    /// Forgets up to `limit` keys for sessions that are over since this time.
+    fn forget_sessions(&self, before: Time, limit: usize) -> Answer<'_, usize>;
 }
 
 /// Looking back. Every question names its tenant.
@@ -225,6 +230,26 @@ pub trait Redrive {
     ) -> Answer<'_, Cancelled>;
 }
 
+/// What is stored sealed, and with which master key.
+pub trait Secrets {
+    /// The master keys that webhooks are sealed with.
+    fn sealed_with(&self) -> Answer<'_, Vec<MasterKeyId>>;
+    /// Seals the next `limit` webhooks after this one with the current master key, as far as they are not.
+    fn rewrap(&self, after: Option<WebhookId>, limit: usize) -> Answer<'_, Rewrapped>;
+}
+
+/// Who changed what. Entries are only ever added, and forgotten when they are old.
+pub trait Audit {
+    /// Notes that somebody is about to change something.
+    fn begin_audit(&self, entry: AuditEntry) -> Answer<'_, ()>;
+    /// Notes how it went, once.
+    fn finish_audit(&self, id: AuditId, end: AuditEnd) -> Answer<'_, ()>;
+    /// Entries of a tenant, or with none of all, newest first.
+    fn list_audit(&self, filter: AuditFilter, page: PageRequest<AuditId>) -> Answer<'_, Vec<AuditEntry>>;
+    /// Forgets up to `limit` entries from before this time.
+    fn forget_audit(&self, before: Time, limit: usize) -> Answer<'_, usize>;
+}
+
 /// Housekeeping and health.
 pub trait Upkeep {
     /// Forgets up to `limit` idempotency keys that have expired.
@@ -254,7 +279,20 @@ pub struct Vitals {
 
 /// All of it: what a backend provides.
 pub trait Store:
-    Publish + Record + Claim + Nodes + Gates + Webhooks + Tenancy + History + Redrive + Upkeep + Send + Sync
+    Publish
+    + Record
+    + Claim
+    + Nodes
+    + Gates
+    + Webhooks
+    + Tenancy
+    + History
+    + Redrive
+    + Secrets
+    + Audit
+    + Upkeep
+    + Send
+    + Sync
 {
 }
 
@@ -268,6 +306,8 @@ impl<T> Store for T where
         + Tenancy
         + History
         + Redrive
+        + Secrets
+        + Audit
         + Upkeep
         + Send
         + Sync

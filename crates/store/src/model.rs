@@ -1,11 +1,12 @@
 //! What goes into a store and what comes out: plain data, the same for every backend.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use bytes::Bytes;
+use ipnet::IpNet;
 use redrive_core::{
-    AttemptId, DeadReason, DeliveryId, DeliveryStatus, EventId, FailureCategory, KeyId, TenantId, Time,
-    WebhookId,
+    AttemptId, AuditId, DeadReason, DeliveryId, DeliveryStatus, EventId, FailureCategory, KeyId, TenantId,
+    Time, WebhookId,
     breaker::{CircuitState, Counts, SavedCircuit},
     event::{Event, PayloadFormat},
     health::Rollup,
@@ -469,10 +470,76 @@ pub struct ApiKey {
     pub hash: [u8; 32],
     /// What it may do, as bits that the server gives meaning to.
     pub scopes: u32,
+    /// Whether it is a session: short-lived, and not listed among the keys.
+    pub session: bool,
+    /// Where it may be used from; anywhere if empty.
+    pub networks: Vec<IpNet>,
     /// When it was made.
     pub created_at: Time,
+    /// From when on it is of no use.
+    pub expires_at: Option<Time>,
     /// When it was revoked.
     pub revoked_at: Option<Time>,
+    /// When it was last used, to about a minute.
+    pub last_used_at: Option<Time>,
+}
+
+/// How far sealing anew has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rewrapped {
+    /// The last webhook that was looked at; none if there was none left.
+    pub last: Option<WebhookId>,
+    /// How many were sealed anew.
+    pub changed: usize,
+}
+
+/// Something that somebody changed, or tried to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AuditEntry {
+    /// Its id, which begins with its time.
+    pub id: AuditId,
+    /// Whose thing it was; none for what belongs to no tenant.
+    pub tenant: Option<TenantId>,
+    /// Who did it, in words.
+    pub actor: String,
+    /// By which key; none for the admin key that was configured, or Redrive itself.
+    pub key: Option<KeyId>,
+    /// From where; none if nowhere in particular.
+    pub address: Option<IpAddr>,
+    /// What was done, such as `webhook.update`.
+    pub action: String,
+    /// The id of the thing; none if it had none yet.
+    pub object: Option<String>,
+    /// How it ended; none if that is not known, since the process was killed meanwhile.
+    pub end: Option<AuditEnd>,
+}
+
+/// How a change ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AuditEnd {
+    /// `done`, or why not.
+    pub result: String,
+    /// The id of the thing, where it was made.
+    pub object: Option<String>,
+    /// The thing before, without its secrets, as JSON.
+    pub before: Option<String>,
+    /// The thing afterwards, without its secrets, as JSON.
+    pub after: Option<String>,
+}
+
+/// Which entries are wanted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AuditFilter {
+    /// Of this tenant; of all and of none if left out.
+    pub tenant: Option<TenantId>,
+    /// With an action that begins like this.
+    pub action: Option<String>,
+    /// About this thing.
+    pub object: Option<String>,
+    /// From this time on.
+    pub from: Option<Time>,
+    /// Before this time.
+    pub to: Option<Time>,
 }
 
 /// An event with its place in the tenant's sequence.

@@ -56,11 +56,15 @@ impl Both {
     }
 
     fn from(&self) -> sqlite::Options {
-        sqlite::Options::at(self.path())
+        sqlite::Options::at(self.path()).sealed_by(redrive_testkit::vault())
     }
 
     fn to(&self) -> postgres::Options {
-        postgres::Options { writers: 2, readers: 1, ..postgres::Options::at(self.database.url()) }
+        postgres::Options {
+            writers: 2,
+            readers: 1,
+            ..postgres::Options::at(self.database.url()).sealed_by(redrive_testkit::vault())
+        }
     }
 
     async fn copy(&self) -> Result<Report, CopyError> {
@@ -228,7 +232,9 @@ async fn a_file_may_be_moved_while_its_copy_is_unfinished() {
             fs::rename(name(&both.path()), name(&moved)).unwrap();
         }
     }
-    let report = copy(&sqlite::Options::at(&moved), &both.to(), |_| {}).await.unwrap();
+    let report = copy(&sqlite::Options::at(&moved).sealed_by(redrive_testkit::vault()), &both.to(), |_| {})
+        .await
+        .unwrap();
     assert_eq!(report.start, Start::Resumed);
 }
 
@@ -241,7 +247,7 @@ async fn a_source_that_was_killed_is_read_with_its_log() {
     for name in ["redrive.db", "redrive.db-wal"] {
         fs::copy(both.folder.path().join(name), left.path().join(name)).unwrap();
     }
-    let from = sqlite::Options::at(left.path().join("redrive.db"));
+    let from = sqlite::Options::at(left.path().join("redrive.db")).sealed_by(redrive_testkit::vault());
     copy(&from, &both.to(), |_| {}).await.unwrap();
     assert_eq!(both.count("waiting").await, 1);
 }
@@ -268,7 +274,8 @@ async fn an_unfinished_copy_of_another_source_is_left_alone() {
     assert!(!both.copy_some(20).await);
     let another = both.folder.path().join("another.db");
     drop(full::bench_at(&another).await);
-    let error = copy(&sqlite::Options::at(&another), &both.to(), |_| {}).await;
+    let error =
+        copy(&sqlite::Options::at(&another).sealed_by(redrive_testkit::vault()), &both.to(), |_| {}).await;
     let error = refusal(error);
     assert!(error.contains("unfinished copy of another source") && error.contains("redrive.db"), "{error}");
     assert_eq!(both.copy().await.unwrap().start, Start::Resumed);

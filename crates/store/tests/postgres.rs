@@ -15,7 +15,7 @@ use redrive_testkit::Database;
 
 /// Few connections: very many tests run at once.
 fn options(database: &Database) -> Options {
-    Options { writers: 4, readers: 2, ..Options::at(database.url()) }
+    Options { writers: 4, readers: 2, ..Options::at(database.url()).sealed_by(redrive_testkit::vault()) }
 }
 
 async fn open() -> Opened {

@@ -28,7 +28,7 @@ fn options(url: String) -> Options {
         readers: 2,
         connect_timeout: Duration::from_secs(1),
         statement_timeout: Duration::from_secs(2),
-        ..Options::at(url)
+        ..Options::at(url).sealed_by(redrive_testkit::vault())
     }
 }
 

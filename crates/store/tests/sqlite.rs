@@ -12,7 +12,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use redrive_core::event::Event;
+use redrive_core::{
+    confidential::{EndpointAuth, Hidden},
+    event::Event,
+};
 use redrive_store::{
     Birth, Disable, NewEvent, Next, OpenError, Outcome, Published, Recorded, Store, StoreError,
     conformance::{Bench, Opened, Reopening, at, page},
@@ -29,7 +32,7 @@ async fn open() -> Opened {
 
 /// A store whose database is at `path`; `folder` is kept as long as it is used.
 fn open_at(path: &Path, folder: TempDir) -> Opened {
-    let options = Options::at(path);
+    let options = Options::at(path).sealed_by(redrive_testkit::vault());
     let open = move || -> Arc<dyn Store> { Arc::new(Sqlite::open(&options).unwrap()) };
     let store = open();
     let reopen = Box::new(move || -> Reopening {
@@ -49,7 +52,7 @@ async fn bench() -> (Arc<Bench>, PathBuf) {
 }
 
 fn refused(path: &Path) -> OpenError {
-    match Sqlite::open(&Options::at(path)) {
+    match Sqlite::open(&Options::at(path).sealed_by(redrive_testkit::vault())) {
         Err(error) => error,
         Ok(_) => panic!("{} was opened", path.display()),
     }
@@ -59,7 +62,7 @@ fn refused(path: &Path) -> OpenError {
 fn a_newer_schema_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("redrive.db");
-    drop(Sqlite::open(&Options::at(&path)).unwrap());
+    drop(Sqlite::open(&Options::at(&path).sealed_by(redrive_testkit::vault())).unwrap());
     let newer =
         "INSERT INTO refinery_schema_history VALUES (999, 'from_the_future', '2030-01-01T00:00:00Z', '1')";
     rusqlite::Connection::open(&path).unwrap().execute(newer, ()).unwrap();
@@ -91,12 +94,12 @@ fn what_is_no_database_is_refused() {
 fn one_store_has_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("redrive.db");
-    let first = Sqlite::open(&Options::at(&path)).unwrap();
+    let first = Sqlite::open(&Options::at(&path).sealed_by(redrive_testkit::vault())).unwrap();
     let error = refused(&path);
     assert!(matches!(error, OpenError::InUse { .. }), "{error:?}");
     assert!(error.to_string().contains("redrive.db is in use by another redrive process"), "{error}");
     drop(first);
-    drop(Sqlite::open(&Options::at(&path)).unwrap());
+    drop(Sqlite::open(&Options::at(&path).sealed_by(redrive_testkit::vault())).unwrap());
 }
 
 #[cfg(unix)]
@@ -199,7 +202,11 @@ async fn more_than_may_wait_is_refused_as_overload() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("redrive.db");
     let mut opened = open_at(&path, folder);
-    let few = Options { max_waiting_bytes: 100 << 10, max_waiting: 100, ..Options::at(&path) };
+    let few = Options {
+        max_waiting_bytes: 100 << 10,
+        max_waiting: 100,
+        ..Options::at(&path).sealed_by(redrive_testkit::vault())
+    };
     drop(opened.store);
     opened.store = Arc::new(Sqlite::open(&few).unwrap());
     let bench = Bench::new(opened).await;
@@ -233,7 +240,9 @@ async fn what_was_acknowledged_is_in_the_files() {
     for name in ["redrive.db", "redrive.db-wal"] {
         fs::copy(path.with_file_name(name), crashed.path().join(name)).unwrap();
     }
-    let store = Sqlite::open(&Options::at(crashed.path().join("redrive.db"))).unwrap();
+    let store =
+        Sqlite::open(&Options::at(crashed.path().join("redrive.db")).sealed_by(redrive_testkit::vault()))
+            .unwrap();
     let store: &dyn Store = &store;
     assert_eq!(store.vitals().await.unwrap().waiting, [0, 50, 0]);
     let events = store.list_events(bench.tenant.clone(), Default::default(), page(100)).await.unwrap();
@@ -317,7 +326,9 @@ async fn a_full_disk_refuses_and_loses_nothing() {
 
     let acknowledged = fs::read_to_string(folder.path().join("acknowledged")).unwrap();
     assert!(acknowledged.lines().count() > 10);
-    let store = Sqlite::open(&Options::at(folder.path().join("redrive.db"))).unwrap();
+    let store =
+        Sqlite::open(&Options::at(folder.path().join("redrive.db")).sealed_by(redrive_testkit::vault()))
+            .unwrap();
     let store: &dyn Store = &store;
     let tenant = redrive_core::TenantId::parse("acme").unwrap();
     let events = store.list_events(tenant, Default::default(), page(10_000)).await.unwrap();
@@ -359,11 +370,67 @@ fn the_database_of_another_program_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("theirs.db");
     rusqlite::Connection::open(&path).unwrap().execute_batch("CREATE TABLE theirs (x)").unwrap();
-    let error = Sqlite::open(&Options::at(&path)).err().unwrap().to_string();
+    let error =
+        Sqlite::open(&Options::at(&path).sealed_by(redrive_testkit::vault())).err().unwrap().to_string();
     assert!(error.contains("another program"), "{error}");
     let tables: i64 = rusqlite::Connection::open(&path)
         .unwrap()
         .query_row("SELECT count(*) FROM sqlite_master", (), |row| row.get(0))
         .unwrap();
     assert_eq!(tables, 1);
+}
+
+/// Everything in the files of a database, its write-ahead log included.
+fn files_of(path: &Path) -> Vec<u8> {
+    let wal = format!("{}-wal", path.display());
+    [fs::read(path).unwrap(), fs::read(wal).unwrap_or_default()].concat()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn secrets_are_in_no_file_and_a_new_master_key_takes_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("redrive.db");
+    let open =
+        |vault| Arc::new(Sqlite::open(&Options::at(&path).sealed_by(vault)).unwrap()) as Arc<dyn Store>;
+    let never = Box::new(|| -> Reopening { panic!("nobody opens it again") });
+    let opened = Opened { store: open(redrive_testkit::vault_of(1, &[])), keep: Box::new(()), reopen: never };
+    let bench = Bench::new(opened).await;
+    let mut webhook = bench.webhook_of(&bench.tenant);
+    webhook.spec.headers.insert("x-key".into(), Hidden::new("planted-in-a-header"));
+    webhook.spec.auth = Some(EndpointAuth::Bearer { token: Hidden::new("planted-as-a-token") });
+    bench.store().create_webhook(webhook.clone()).await.unwrap();
+    let planted = ["planted-in-a-header", "planted-as-a-token", &webhook.secrets[0].secret.reveal()];
+    let found = |files: &[u8], text: &str| files.windows(text.len()).any(|part| part == text.as_bytes());
+    let files = files_of(&path);
+    assert!(found(&files, &webhook.spec.url), "what is no secret is there");
+    for planted in planted {
+        assert!(!found(&files, planted), "{planted} is in the files");
+    }
+    let (tenant, id, both) = (bench.tenant.clone(), webhook.id, bench.webhook);
+    drop(bench);
+
+    let stranger = open(redrive_testkit::vault_of(2, &[]));
+    let error = stranger.webhook(tenant.clone(), id).await.unwrap_err().to_string();
+    assert!(error.contains("which is not configured"), "{error}");
+    drop(stranger);
+    let store = open(redrive_testkit::vault_of(2, &[1]));
+    assert_eq!(store.webhook(tenant.clone(), id).await.unwrap().unwrap().webhook, webhook);
+    let done = store.rewrap(None, 10).await.unwrap();
+    assert_eq!((done.changed, done.last), (2, Some(id.max(both))));
+    assert_eq!(store.sealed_with().await.unwrap(), [redrive_testkit::vault_of(2, &[]).current()]);
+    drop(store);
+    let store = open(redrive_testkit::vault_of(2, &[]));
+    assert_eq!(store.webhook(tenant, id).await.unwrap().unwrap().webhook, webhook);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_entry_of_the_audit_log_cannot_be_changed() {
+    let (bench, path) = bench().await;
+    bench.store().ping().await.unwrap();
+    let other = rusqlite::Connection::open(&path).unwrap();
+    other
+        .execute("INSERT INTO audit (id, actor, action, result) VALUES (x'01', 'a', 'b', 'done')", ())
+        .unwrap();
+    let error = other.execute("UPDATE audit SET actor = 'c'", ()).unwrap_err().to_string();
+    assert!(error.contains("never changed"), "{error}");
 }

@@ -17,6 +17,10 @@ pub mod redrive;
 mod server;
 mod watched;
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use redrive_core::vault::{MasterKey, Vault};
+
 pub use api::{Answer, Api};
 pub use hostile::{Hostile, Hostility};
 pub use postgres::{Database, Postgres};
@@ -27,3 +31,21 @@ pub use redrive::{Redrive, Setup};
 
 /// How long a test waits for something before it fails.
 pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
+
+/// A vault with a master key that everybody knows, and numbers that only look random.
+pub fn vault() -> Vault {
+    vault_of(1, &[])
+}
+
+/// A vault that seals with one such key, and opens what some others have sealed.
+pub fn vault_of(current: u8, old: &[u8]) -> Vault {
+    fn counting() -> [u8; 32] {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let mut bytes = [0x5a; 32];
+        bytes[..8].copy_from_slice(&NEXT.fetch_add(1, Relaxed).to_be_bytes());
+        bytes
+    }
+    let key = |n: u8| MasterKey::from_bytes([n; 32]);
+    let old: Vec<_> = old.iter().map(|n| key(*n)).collect();
+    Vault::new(&key(current), &old, counting)
+}

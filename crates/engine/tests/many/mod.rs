@@ -70,8 +70,10 @@ impl Fleet {
         let on = match on {
             On::Sqlite => {
                 let folder = tempfile::tempdir().unwrap();
-                let options =
-                    sqlite::Options { shared: true, ..sqlite::Options::at(folder.path().join("t.db")) };
+                let options = sqlite::Options {
+                    shared: true,
+                    ..sqlite::Options::at(folder.path().join("t.db")).sealed_by(redrive_testkit::vault())
+                };
                 Shared::Sqlite(Arc::new(Sqlite::open(&options).unwrap()), Arc::new(folder))
             }
             On::Postgres => {
@@ -86,8 +88,11 @@ impl Fleet {
         match &self.on {
             Shared::Sqlite(store, _) => store.clone(),
             Shared::Postgres(server) => {
-                let options =
-                    postgres::Options { writers: 4, readers: 2, ..postgres::Options::at(server.0.url()) };
+                let options = postgres::Options {
+                    writers: 4,
+                    readers: 2,
+                    ..postgres::Options::at(server.0.url()).sealed_by(redrive_testkit::vault())
+                };
                 Arc::new(postgres::Postgres::open(&options).await.unwrap())
             }
         }

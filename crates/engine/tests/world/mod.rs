@@ -54,7 +54,9 @@ pub(crate) async fn world() -> World {
 
 pub(crate) async fn world_with(settings: Settings) -> World {
     let folder = tempfile::tempdir().unwrap();
-    let store: Arc<dyn Store> = Arc::new(Sqlite::open(&Options::at(folder.path().join("t.db"))).unwrap());
+    let store: Arc<dyn Store> = Arc::new(
+        Sqlite::open(&Options::at(folder.path().join("t.db")).sealed_by(redrive_testkit::vault())).unwrap(),
+    );
     let clock = Clock::manual(START);
     let engine = start(store.clone(), clock.clone(), settings).await;
     World { engine, store, clock, _keep: Arc::new(folder) }

@@ -1,10 +1,10 @@
 //! What handlers take in: the caller, ids, queries and JSON bodies, each with errors that help.
 
-use std::{marker::PhantomData, str::FromStr, sync::Arc, time::Duration};
+use std::{marker::PhantomData, net::IpAddr, str::FromStr, sync::Arc, time::Duration};
 
 use axum::{
     extract::{FromRequest, FromRequestParts, Request},
-    http::{HeaderMap, StatusCode, header, request::Parts},
+    http::{Extensions, HeaderMap, StatusCode, header, request::Parts},
 };
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -15,7 +15,10 @@ use serde::{
 };
 
 use super::{AppState, problem::Problem};
-use crate::app::{App, AppError, Caller, Scope};
+use crate::{
+    app::{Actor, App, AppError, Caller, Scope},
+    http::ClientAddr,
+};
 
 /// How long a client may take to send a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -63,7 +66,7 @@ impl Needs for Administers {
 }
 
 /// Whoever holds the key that came with the request, if it allows what is needed.
-pub(super) struct May<N>(pub(super) Arc<Caller>, pub(super) PhantomData<N>);
+pub(super) struct May<N>(pub(super) Actor, pub(super) PhantomData<N>);
 
 impl<N: Needs> FromRequestParts<AppState> for May<N> {
     type Rejection = Problem;
@@ -71,19 +74,25 @@ impl<N: Needs> FromRequestParts<AppState> for May<N> {
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Problem> {
         // Where calls are counted, the caller is known by now.
         let known = parts.extensions.get::<Arc<Caller>>().cloned();
-        let caller = known.or_else(|| caller(&parts.headers, app)).ok_or(AppError::Unauthorized)?;
+        let address = client_address(&parts.extensions);
+        let caller = known.or_else(|| caller(&parts.headers, address, app)).ok_or(AppError::Unauthorized)?;
         N::check(&caller)?;
-        Ok(Self(caller, PhantomData))
+        Ok(Self(Actor { caller, address }, PhantomData))
     }
 }
 
-/// Whoever holds the key in these headers.
-pub(super) fn caller(headers: &HeaderMap, app: &App) -> Option<Arc<Caller>> {
+/// Where a request came from.
+pub(super) fn client_address(extensions: &Extensions) -> Option<IpAddr> {
+    extensions.get::<ClientAddr>().map(|client| client.0)
+}
+
+/// Whoever holds the key in these headers, if it may be used from there.
+pub(super) fn caller(headers: &HeaderMap, from: Option<IpAddr>, app: &App) -> Option<Arc<Caller>> {
     let (scheme, key) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     if !scheme.eq_ignore_ascii_case("bearer") {
         return None;
     }
-    app.keys().caller(key.trim())
+    app.keys().caller(key.trim(), app.engine().clock().now(), from)
 }
 
 /// Tells a field that is null (clear it) from one that is not there (leave it).

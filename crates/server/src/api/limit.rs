@@ -9,12 +9,13 @@ use axum::{
 };
 use redrive_engine::clock;
 
-use super::{AppState, extract::caller, problem::Problem};
+use super::{AppState, extract::{caller, client_address}, problem::Problem};
 use crate::app::throttle::Allowance;
 
 /// Counts a call, refuses it if it is one too many, and tells where its key stands.
 pub(super) async fn limited(State(app): State<AppState>, mut request: Request, next: Next) -> Response {
-    let (Some(throttle), Some(caller)) = (app.throttle(), caller(request.headers(), &app)) else {
+    let from = client_address(request.extensions());
+    let (Some(throttle), Some(caller)) = (app.throttle(), caller(request.headers(), from, &app)) else {
         return next.run(request).await;
     };
     let allowance = throttle.call(caller.key, clock::ticks());

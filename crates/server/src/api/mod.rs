@@ -1,5 +1,6 @@
 //! The JSON API: one file per resource, thin over `app`.
 
+mod audit;
 mod deliveries;
 mod dlq;
 mod events;
@@ -7,7 +8,9 @@ mod extract;
 mod health;
 mod limit;
 mod page;
+mod portal;
 mod problem;
+mod secrets;
 mod tenants;
 mod webhooks;
 
@@ -66,6 +69,9 @@ fn described() -> OpenApiRouter<AppState> {
         .merge(deliveries::routes())
         .merge(dlq::routes())
         .merge(tenants::routes())
+        .merge(portal::routes())
+        .merge(audit::routes())
+        .merge(secrets::routes())
         .merge(health::routes())
 }
 

@@ -38,6 +38,9 @@ pub(super) struct Problem {
     /// The path of the offending field.
     #[serde(skip_serializing_if = "Option::is_none")]
     field: Option<String>,
+    /// In how many seconds to try again, where that is known.
+    #[serde(skip)]
+    retry_after: Option<u64>,
 }
 
 impl Problem {
@@ -49,11 +52,17 @@ impl Problem {
             code,
             detail: detail.into(),
             field: None,
+            retry_after: None,
         }
     }
 
     pub(crate) fn field(mut self, field: impl Into<String>) -> Self {
         self.field = Some(field.into());
+        self
+    }
+
+    fn retry_after(mut self, seconds: u64) -> Self {
+        self.retry_after = Some(seconds);
         self
     }
 }
@@ -104,6 +113,9 @@ impl From<AppError> for Problem {
             AppError::TooLarge(_) => {
                 Self::new(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", detail).field("data")
             }
+            AppError::OverQuota { retry_after, .. } => {
+                Self::new(StatusCode::TOO_MANY_REQUESTS, "quota_exceeded", detail).retry_after(retry_after)
+            }
             AppError::Store(error) => error.into(),
         }
     }
@@ -118,7 +130,7 @@ impl IntoResponse for Problem {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         match status {
             StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
-                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+                headers.insert(header::RETRY_AFTER, HeaderValue::from(self.retry_after.unwrap_or(1)));
             }
             StatusCode::UNAUTHORIZED => {
                 headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

@@ -1,11 +1,18 @@
 //! `/v1/tenants` and their API keys, for admins.
 
+use std::net::IpAddr;
+
 use axum::{
     extract::State,
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use redrive_core::{Invalid, KeyId, TenantId, Time, limiter::RateLimit, tenant::TenantRules};
+use ipnet::IpNet;
+use redrive_core::{
+    Invalid, KeyId, TenantId, Time,
+    limiter::RateLimit,
+    tenant::{TenantQuotas, TenantRules},
+};
 use redrive_store::{ApiKey, Tenant};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -17,7 +24,7 @@ use super::{
     page::{Page, Paging},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
-use crate::app::{AppError, Scope};
+use crate::app::{Actor, AppError, NewKey, Scope};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
@@ -49,6 +56,9 @@ pub(super) struct TenantCreate {
     /// Requests at once for it, on each node; the server's default if left out.
     #[serde(default)]
     max_in_flight: Option<u32>,
+    /// How much it may have and do; no limits if left out.
+    #[serde(default)]
+    quotas: TenantQuotas,
 }
 
 /// What to change about a tenant. Whatever is left out keeps its value.
@@ -71,6 +81,10 @@ pub(super) struct TenantChange {
     #[serde(deserialize_with = "nullable")]
     #[schema(value_type = Option<u32>)]
     max_in_flight: Option<Option<u32>>,
+    /// How much it may have and do, all of it; null for no limits.
+    #[serde(deserialize_with = "nullable")]
+    #[schema(value_type = Option<TenantQuotas>)]
+    quotas: Option<Option<TenantQuotas>>,
 }
 
 impl TenantChange {
@@ -84,6 +98,7 @@ impl TenantChange {
         put(&mut tenant.rules.pool, self.pool);
         put(&mut tenant.rules.rate_limit, self.rate_limit);
         put(&mut tenant.rules.max_in_flight, self.max_in_flight);
+        put(&mut tenant.rules.quotas, self.quotas.map(Option::unwrap_or_default));
     }
 }
 
@@ -101,6 +116,8 @@ pub(super) struct TenantView {
     rate_limit: Option<RateLimit>,
     /// Requests at once for it, on each node; null for the server's default.
     max_in_flight: Option<u32>,
+    /// How much it may have and do.
+    quotas: TenantQuotas,
     /// When it was made.
     #[schema(value_type = String, format = DateTime)]
     created_at: Time,
@@ -112,6 +129,7 @@ impl From<Tenant> for TenantView {
             pool: tenant.rules.pool().to_owned(),
             rate_limit: tenant.rules.rate_limit,
             max_in_flight: tenant.rules.max_in_flight,
+            quotas: tenant.rules.quotas,
             id: tenant.id,
             name: tenant.name,
             created_at: tenant.created_at,
@@ -126,12 +144,12 @@ impl From<Tenant> for TenantView {
 )]
 async fn create(
     State(app): State<AppState>,
-    _: May<Administers>,
+    May(by, _): May<Administers>,
     Json(input): Json<TenantCreate>,
 ) -> Result<Response, Problem> {
-    let TenantCreate { id, name, pool, rate_limit, max_in_flight } = input;
-    let rules = TenantRules { pool, rate_limit, max_in_flight };
-    let tenant = app.create_tenant(&id, name, rules).await?;
+    let TenantCreate { id, name, pool, rate_limit, max_in_flight, quotas } = input;
+    let rules = TenantRules { pool, rate_limit, max_in_flight, quotas };
+    let tenant = app.create_tenant(&by, &id, name, rules).await?;
     Ok((StatusCode::CREATED, axum::Json(TenantView::from(tenant))).into_response())
 }
 
@@ -150,7 +168,7 @@ async fn list(
 }
 
 /// The tenant that a path names, for an admin.
-async fn named(app: &AppState, id: &str) -> Result<TenantId, Problem> {
+pub(super) async fn named(app: &AppState, id: &str) -> Result<TenantId, Problem> {
     let id = TenantId::parse(id).map_err(|_| AppError::NotFound("tenant"))?;
     Ok(app.tenant(id).await?.id)
 }
@@ -179,12 +197,12 @@ async fn get(
 )]
 async fn patch(
     State(app): State<AppState>,
-    _: May<Administers>,
+    May(by, _): May<Administers>,
     axum::extract::Path(id): axum::extract::Path<String>,
     Json(input): Json<TenantChange>,
 ) -> Result<axum::Json<TenantView>, Problem> {
     let id = named(&app, &id).await?;
-    Ok(axum::Json(app.change_tenant(id, |tenant| input.apply_to(tenant)).await?.into()))
+    Ok(axum::Json(app.change_tenant(&by, id, |tenant| input.apply_to(tenant)).await?.into()))
 }
 
 /// An API key to make.
@@ -198,6 +216,14 @@ pub(super) struct KeyCreate {
     /// What it may be used for; everything if left out.
     #[serde(default)]
     scopes: Option<Vec<Scope>>,
+    /// From when on it is of no use; never if left out.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    expires_at: Option<Time>,
+    /// Networks that it may be used from, such as 10.0.0.0/8; anywhere if left out or empty.
+    #[serde(default)]
+    #[schema(value_type = Option<Vec<String>>, example = json!(["203.0.113.0/24"]))]
+    allowed_networks: Option<Vec<String>>,
 }
 
 /// An API key.
@@ -216,12 +242,21 @@ pub(super) struct KeyView {
     /// The key itself, shown this once.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
+    /// Networks that it may be used from; anywhere if empty.
+    #[schema(value_type = Vec<String>)]
+    allowed_networks: Vec<IpNet>,
     /// When it was made.
     #[schema(value_type = String, format = DateTime)]
     created_at: Time,
+    /// From when on it is of no use; null for never.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    expires_at: Option<Time>,
     /// When it was revoked.
     #[schema(value_type = Option<String>, format = DateTime)]
     revoked_at: Option<Time>,
+    /// When it was last used, to about a minute.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    last_used_at: Option<Time>,
 }
 
 impl From<ApiKey> for KeyView {
@@ -232,15 +267,42 @@ impl From<ApiKey> for KeyView {
             name: key.name,
             scopes: Scope::from_bits(key.scopes),
             key: None,
+            allowed_networks: key.networks,
             created_at: key.created_at,
+            expires_at: key.expires_at,
             revoked_at: key.revoked_at,
+            last_used_at: key.last_used_at,
         }
     }
 }
 
-async fn made_key(app: &AppState, tenant: Option<TenantId>, input: KeyCreate) -> Result<Response, Problem> {
-    let scopes = input.scopes.unwrap_or(Scope::ALL.to_vec());
-    let (key, secret) = app.create_key(tenant, input.name, &scopes).await?;
+/// Networks as people write them: an address alone is a network of one.
+fn networks(given: Option<Vec<String>>) -> Result<Vec<IpNet>, Invalid> {
+    let read = |text: String| {
+        let network = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+        network.map(|network: IpNet| network.trunc()).map_err(|_| {
+            let text: String = text.escape_debug().take(64).collect();
+            Invalid::new("allowed_networks", format!("{text:?} is no network; write it as 10.0.0.0/8 or 2001:db8::/32"))
+        })
+    };
+    given.unwrap_or_default().into_iter().map(read).collect()
+}
+
+async fn made_key(
+    app: &AppState,
+    by: &Actor,
+    tenant: Option<TenantId>,
+    input: KeyCreate,
+) -> Result<Response, Problem> {
+    let new = NewKey {
+        tenant,
+        name: input.name,
+        scopes: input.scopes.unwrap_or(Scope::ALL.to_vec()),
+        session: false,
+        networks: networks(input.allowed_networks)?,
+        expires_at: input.expires_at,
+    };
+    let (key, secret) = app.create_key(by, new).await?;
     let view = KeyView { key: Some(secret), ..key.into() };
     Ok((StatusCode::CREATED, axum::Json(view)).into_response())
 }
@@ -253,12 +315,12 @@ async fn made_key(app: &AppState, tenant: Option<TenantId>, input: KeyCreate) ->
 )]
 async fn create_key(
     State(app): State<AppState>,
-    _: May<Administers>,
+    May(by, _): May<Administers>,
     axum::extract::Path(id): axum::extract::Path<String>,
     OptionalJson(input): OptionalJson<KeyCreate>,
 ) -> Result<Response, Problem> {
     let tenant = named(&app, &id).await?;
-    made_key(&app, Some(tenant), input).await
+    made_key(&app, &by, Some(tenant), input).await
 }
 
 /// List a tenant's API keys
@@ -287,15 +349,15 @@ async fn list_keys(
 )]
 async fn revoke_key(
     State(app): State<AppState>,
-    _: May<Administers>,
+    May(by, _): May<Administers>,
     axum::extract::Path((id, key)): axum::extract::Path<(String, String)>,
 ) -> Result<StatusCode, Problem> {
     let tenant = named(&app, &id).await?;
-    app.revoke_key(Some(tenant), key_id(&key)?).await?;
+    app.revoke_key(&by, Some(tenant), key_id(&key)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn key_id(text: &str) -> Result<KeyId, Problem> {
+pub(super) fn key_id(text: &str) -> Result<KeyId, Problem> {
     text.parse().map_err(|_| AppError::NotFound("live API key").into())
 }
 
@@ -306,13 +368,13 @@ fn key_id(text: &str) -> Result<KeyId, Problem> {
 )]
 async fn create_admin_key(
     State(app): State<AppState>,
-    _: May<Administers>,
+    May(by, _): May<Administers>,
     OptionalJson(input): OptionalJson<KeyCreate>,
 ) -> Result<Response, Problem> {
     if input.scopes.is_some() {
         return Err(Invalid::new("scopes", "are a tenant key's; an admin key may do everything").into());
     }
-    made_key(&app, None, input).await
+    made_key(&app, &by, None, input).await
 }
 
 /// List admin keys
@@ -338,9 +400,9 @@ async fn list_admin_keys(
 )]
 async fn revoke_admin_key(
     State(app): State<AppState>,
-    _: May<Administers>,
+    May(by, _): May<Administers>,
     axum::extract::Path(key): axum::extract::Path<String>,
 ) -> Result<StatusCode, Problem> {
-    app.revoke_key(None, key_id(&key)?).await?;
+    app.revoke_key(&by, None, key_id(&key)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -3,10 +3,15 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Weak},
+    net::IpAddr,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicI64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
+use ipnet::IpNet;
 use parking_lot::RwLock;
 use redrive_core::{KeyId, TenantId, Time};
 use redrive_engine::clock;
@@ -19,6 +24,13 @@ use super::{App, AppError};
 
 /// How often the keys of a store that nodes share are read, should no word of a change come through.
 const READ_AGAIN: Duration = Duration::from_secs(30);
+/// How often the store is told which keys were used.
+const TELL: Duration = Duration::from_secs(30);
+/// How much later than it knows a use has to be for the store to be told.
+const WORTH_TELLING: Duration = Duration::from_secs(60);
+/// Sessions that are over are forgotten after so long, so many at a time.
+const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
+const FORGOTTEN: usize = 500;
 /// When to read them again after a failure.
 const AFTER_FAILURE: Duration = Duration::from_millis(500);
 
@@ -149,14 +161,68 @@ pub fn hash_key(key: &str) -> [u8; 32] {
 
 /// A new key: 256 random bits.
 pub fn new_key() -> String {
-    let hex: String = clock::secret_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("rdk_{hex}")
+    format!("rdk_{}", random_hex())
+}
+
+/// A new session's key: the same under another name, so that it is known for what it is.
+fn new_session() -> String {
+    format!("rdp_{}", random_hex())
+}
+
+fn random_hex() -> String {
+    clock::secret_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A key that may be in use.
+struct Live {
+    caller: Arc<Caller>,
+    networks: Vec<IpNet>,
+    expires_at: Option<Time>,
+    /// When it was last used, in milliseconds, and which of that the store knows.
+    used: AtomicI64,
+    told: AtomicI64,
+}
+
+impl Live {
+    fn of(key: &ApiKey) -> Self {
+        let used = key.last_used_at.map_or(0, Time::millis);
+        Self {
+            caller: Arc::new(Caller::of(key)),
+            networks: key.networks.clone(),
+            expires_at: key.expires_at,
+            used: AtomicI64::new(used),
+            told: AtomicI64::new(used),
+        }
+    }
+
+    /// Whether it may be used now, from there. Where from is unknown to nobody but tests of this file.
+    fn admits(&self, now: Time, from: Option<IpAddr>) -> bool {
+        let inside = |from: IpAddr| self.networks.iter().any(|network| network.contains(&from.to_canonical()));
+        self.expires_at.is_none_or(|end| now < end) && (self.networks.is_empty() || from.is_some_and(inside))
+    }
+}
+
+/// What a new key is to be.
+#[derive(Clone, Debug, Default)]
+pub struct NewKey {
+    /// Whose; none for an admin key.
+    pub tenant: Option<TenantId>,
+    /// What it is for.
+    pub name: String,
+    /// What it may be used for.
+    pub scopes: Vec<Scope>,
+    /// Whether it is a session: short-lived, and not listed among the keys.
+    pub session: bool,
+    /// Where it may be used from; anywhere if empty.
+    pub networks: Vec<IpNet>,
+    /// From when on it is of no use.
+    pub expires_at: Option<Time>,
 }
 
 /// The keys that are valid now.
 pub struct Keys {
     // Hashes of 256 random bits: how long a look-up takes tells nothing about any key.
-    live: RwLock<HashMap<[u8; 32], Arc<Caller>>>,
+    live: RwLock<HashMap<[u8; 32], Live>>,
     admin: Option<([u8; 32], Arc<Caller>)>,
     /// Held while keys are read or changed in the store, so that what is read is never older than a change.
     changing: tokio::sync::Mutex<()>,
@@ -178,50 +244,75 @@ impl Keys {
     pub async fn reload(&self, store: &dyn Store) -> Result<(), StoreError> {
         let _changing = self.changing.lock().await;
         let keys = store.live_keys().await?;
-        *self.live.write() = keys.iter().map(|key| (key.hash, Arc::new(Caller::of(key)))).collect();
+        let fresh: HashMap<_, _> = keys.iter().map(|key| (key.hash, Live::of(key))).collect();
+        let mut live = self.live.write();
+        for (hash, old) in live.iter() {
+            if let Some(new) = fresh.get(hash) {
+                new.used.fetch_max(old.used.load(Relaxed), Relaxed);
+            }
+        }
+        *live = fresh;
         Ok(())
     }
 
     /// Whether anybody could act as an admin.
     pub fn has_admin(&self) -> bool {
-        self.admin.is_some() || self.live.read().values().any(|caller| caller.role == Role::Admin)
+        self.admin.is_some() || self.live.read().values().any(|live| live.caller.role == Role::Admin)
     }
 
-    /// Whose key this is.
-    pub fn caller(&self, key: &str) -> Option<Arc<Caller>> {
+    /// Whose key this is, if it may be used now and from there. Nobody is told which of that was in the way.
+    pub fn caller(&self, key: &str, now: Time, from: Option<IpAddr>) -> Option<Arc<Caller>> {
         let hash = hash_key(key);
         if let Some((admin, caller)) = &self.admin
             && bool::from(admin.ct_eq(&hash))
         {
             return Some(caller.clone());
         }
-        self.live.read().get(&hash).cloned()
+        let live = self.live.read();
+        let live = live.get(&hash).filter(|live| live.admits(now, from))?;
+        live.used.fetch_max(now.millis(), Relaxed);
+        Some(live.caller.clone())
+    }
+
+    /// When keys were last used that the store does not know of, to about a minute.
+    fn untold(&self) -> Vec<(KeyId, Time)> {
+        let untold = |live: &Live| {
+            let used = live.used.load(Relaxed);
+            let is_news = used - live.told.load(Relaxed) >= WORTH_TELLING.as_millis() as i64;
+            is_news.then(|| {
+                live.told.store(used, Relaxed);
+                Some((live.caller.key?, Time::from_millis(used)))
+            })?
+        };
+        self.live.read().values().filter_map(untold).collect()
     }
 
     /// Makes a key and stores it. Gives the key itself, this once. None: no such tenant.
     pub async fn create(
         &self,
         store: &dyn Store,
-        tenant: Option<TenantId>,
-        name: String,
-        scopes: &[Scope],
+        new: NewKey,
         now: Time,
     ) -> Result<Option<(ApiKey, String)>, StoreError> {
-        let secret = new_key();
+        let secret = if new.session { new_session() } else { new_key() };
         let key = ApiKey {
             id: KeyId::new(now, &clock::randomness()),
-            tenant,
-            name,
+            tenant: new.tenant,
+            name: new.name,
             hash: hash_key(&secret),
-            scopes: Scope::to_bits(scopes),
+            scopes: Scope::to_bits(&new.scopes),
+            session: new.session,
+            networks: new.networks,
             created_at: now,
+            expires_at: new.expires_at,
             revoked_at: None,
+            last_used_at: None,
         };
         let _changing = self.changing.lock().await;
         if !store.create_key(key.clone()).await? {
             return Ok(None);
         }
-        self.live.write().insert(key.hash, Arc::new(Caller::of(&key)));
+        self.live.write().insert(key.hash, Live::of(&key));
         Ok(Some((key, secret)))
     }
 
@@ -237,7 +328,7 @@ impl Keys {
         if !store.revoke_key(tenant, id, now).await? {
             return Ok(false);
         }
-        self.live.write().retain(|_, caller| caller.key != Some(id));
+        self.live.write().retain(|_, live| live.caller.key != Some(id));
         Ok(true)
     }
 }
@@ -254,6 +345,33 @@ impl App {
         // Something may have changed before anybody was told.
         changed.notify_one();
         tokio::spawn(keep_following(Arc::downgrade(self), changed));
+    }
+}
+
+impl App {
+    /// Tells the store now and then which keys were used, and has it forget sessions that are long over.
+    pub fn keep_up_keys(self: &Arc<Self>) {
+        tokio::spawn(keep_telling(Arc::downgrade(self)));
+    }
+
+    async fn tell_uses(&self) -> Result<(), StoreError> {
+        let uses = self.keys.untold();
+        if !uses.is_empty() {
+            self.store().note_key_use(uses).await?;
+        }
+        let now = self.engine.clock().now();
+        let over = Time::from_millis(now.millis() - REMEMBERED.as_millis() as i64);
+        self.store().forget_sessions(over, FORGOTTEN).await.map(drop)
+    }
+}
+
+async fn keep_telling(app: Weak<App>) {
+    loop {
+        tokio::time::sleep(TELL).await;
+        let Some(app) = app.upgrade() else { return };
+        if let Err(error) = app.tell_uses().await {
+            tracing::debug!(%error, "when keys were used cannot be noted yet");
+        }
     }
 }
 
@@ -306,18 +424,43 @@ mod tests {
     async fn keys_that_others_made_or_revoked_are_known_after_a_reload() {
         use redrive_store::sqlite::{Options, Sqlite};
         let folder = tempfile::tempdir().unwrap();
-        let store = Sqlite::open(&Options::at(folder.path().join("redrive.db"))).unwrap();
+        let store =
+            Sqlite::open(&Options::at(folder.path().join("redrive.db")).sealed_by(redrive_testkit::vault()))
+                .unwrap();
         let (here, there) =
             (Keys::load(&store, None).await.unwrap(), Keys::load(&store, None).await.unwrap());
         let now = Time::default();
-        let made = there.create(&store, None, "far".into(), &Scope::ALL, now).await.unwrap();
-        let (key, secret) = made.unwrap();
-        assert!(there.caller(&secret).is_some() && here.caller(&secret).is_none());
+        let known = |keys: &Keys, secret: &str| keys.caller(secret, now, None);
+        let new = NewKey { name: "far".into(), scopes: Scope::ALL.to_vec(), ..NewKey::default() };
+        let (key, secret) = there.create(&store, new, now).await.unwrap().unwrap();
+        assert!(known(&there, &secret).is_some() && known(&here, &secret).is_none());
         here.reload(&store).await.unwrap();
-        assert_eq!(here.caller(&secret).unwrap().key, Some(key.id));
+        assert_eq!(known(&here, &secret).unwrap().key, Some(key.id));
         assert!(there.revoke(&store, None, key.id, now).await.unwrap());
-        assert!(there.caller(&secret).is_none() && here.caller(&secret).is_some());
+        assert!(known(&there, &secret).is_none() && known(&here, &secret).is_some());
         here.reload(&store).await.unwrap();
-        assert!(here.caller(&secret).is_none());
+        assert!(known(&here, &secret).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_key_is_good_until_it_expires_and_from_where_it_may_be_used() {
+        use redrive_store::sqlite::{Options, Sqlite};
+        let folder = tempfile::tempdir().unwrap();
+        let store = Sqlite::open(&Options::at(folder.path().join("redrive.db"))).unwrap();
+        let keys = Keys::load(&store, None).await.unwrap();
+        let now = Time::from_secs(1_000);
+        let end = now + Duration::from_secs(60);
+        let networks = vec!["10.1.0.0/16".parse().unwrap(), "2001:db8::/32".parse().unwrap()];
+        let new = NewKey { networks, expires_at: Some(end), ..NewKey::default() };
+        let (key, secret) = keys.create(&store, new, now).await.unwrap().unwrap();
+        let good = |at, from: &str| keys.caller(&secret, at, Some(from.parse().unwrap())).is_some();
+        assert!(good(now, "10.1.2.3") && good(now, "::ffff:10.1.2.3") && good(now, "2001:db8::1"));
+        assert!(!good(now, "10.2.0.1") && !good(now, "2001:db9::1") && !good(end, "10.1.2.3"));
+        assert!(keys.caller(&secret, now, None).is_none(), "from nowhere in particular is not from there");
+        // What was used is told once, and again only when it is a minute later.
+        assert_eq!(keys.untold(), [(key.id, now)]);
+        assert_eq!(keys.untold(), []);
+        assert!(good(now + Duration::from_secs(59), "10.1.2.3"));
+        assert_eq!(keys.untold(), []);
     }
 }

@@ -6,7 +6,12 @@ use redrive_core::{Invalid, TenantId, Time, WebhookId, breaker::CircuitView};
 use redrive_engine::CircuitAction;
 use redrive_store::Period;
 
-use super::{App, AppError};
+use serde_json::json;
+
+use super::{
+    Actor, App, AppError,
+    audit::{Deed, Traces},
+};
 
 /// How far back open periods are shown.
 const PERIODS_OF: Duration = Duration::from_secs(24 * 3600);
@@ -27,15 +32,22 @@ impl App {
     /// that nobody learns anything about another tenant's.
     pub async fn act_on_circuit(
         &self,
+        by: &Actor,
         tenant: TenantId,
         id: WebhookId,
         action: impl FnOnce(Time) -> Result<CircuitAction, Invalid>,
     ) -> Result<CircuitSeen, AppError> {
         self.webhook(tenant.clone(), id).await?;
         let action = action(self.engine.clock().now())?;
-        if !self.engine.act_on_circuit(&tenant, id, action).await? {
-            return Err(AppError::NotFound("webhook"));
-        }
+        let deed = Deed { action: "webhook.circuit", tenant: Some(&tenant), object: Some(id.to_string()) };
+        let after = Some(json!({"action": format!("{action:?}")}));
+        self.audited(by, deed, async {
+            match self.engine.act_on_circuit(&tenant, id, action).await? {
+                true => Ok(((), Traces { after, ..Traces::default() })),
+                false => Err(AppError::NotFound("webhook")),
+            }
+        })
+        .await?;
         let gate = self.engine.gate_view(id).await?.ok_or(AppError::NotFound("webhook"))?;
         self.with_periods(id, gate.circuit).await
     }

@@ -6,7 +6,12 @@ use redrive_store::{
     Cancelled, Delivery, DeliveryCursor, DeliveryFilter, PageRequest, Redriven, StatusFilter,
 };
 
-use super::{App, AppError};
+use serde_json::json;
+
+use super::{
+    Actor, App, AppError,
+    audit::{Deed, Traces},
+};
 
 /// A delivery as people see it now.
 #[derive(Clone, Debug)]
@@ -80,32 +85,47 @@ impl App {
     /// Makes a pending delivery due now, or an ended one a new round. Gives the delivery to watch, as it is now.
     pub async fn retry(
         &self,
+        by: &Actor,
         tenant: TenantId,
         id: DeliveryId,
         priority: Option<Priority>,
     ) -> Result<Seen, AppError> {
-        match self.engine.retry(tenant.clone(), id, priority).await? {
-            Redriven::DueNow(id) | Redriven::NewRound(id) => self.delivery(tenant, id).await,
-            Redriven::AlreadyAs(round) => Err(AppError::conflict(
-                "already_redriven",
-                format!("this delivery was redriven as {round}; retry that one instead"),
-            )),
-            Redriven::Missing => Err(AppError::NotFound("delivery")),
-        }
+        let owner = tenant.clone();
+        let deed = Deed { action: "delivery.retry", tenant: Some(&owner), object: Some(id.to_string()) };
+        let watched = self.audited(by, deed, async {
+            match self.engine.retry(tenant.clone(), id, priority).await? {
+                Redriven::DueNow(id) | Redriven::NewRound(id) => {
+                    let after = Some(json!({"delivery_id": id}));
+                    Ok((id, Traces { after, ..Traces::default() }))
+                }
+                Redriven::AlreadyAs(round) => Err(AppError::conflict(
+                    "already_redriven",
+                    format!("this delivery was redriven as {round}; retry that one instead"),
+                )),
+                Redriven::Missing => Err(AppError::NotFound("delivery")),
+            }
+        });
+        let watched = watched.await?;
+        self.delivery(owner, watched).await
     }
 
     /// Calls a delivery off.
-    pub async fn cancel(&self, tenant: TenantId, id: DeliveryId) -> Result<(), AppError> {
+    pub async fn cancel(&self, by: &Actor, tenant: TenantId, id: DeliveryId) -> Result<(), AppError> {
         let seen = self.delivery(tenant.clone(), id).await?;
-        let reason = "cancelled by request".to_owned();
-        match self.engine.cancel(tenant, id, seen.delivery.webhook, reason).await? {
-            Cancelled::Done | Cancelled::Requested => Ok(()),
-            Cancelled::Over(status) => {
-                let status = status.name();
-                Err(AppError::conflict("already_over", format!("the delivery is already {status}")))
+        let owner = tenant.clone();
+        let deed = Deed { action: "delivery.cancel", tenant: Some(&owner), object: Some(id.to_string()) };
+        self.audited(by, deed, async {
+            let reason = "cancelled by request".to_owned();
+            match self.engine.cancel(tenant, id, seen.delivery.webhook, reason).await? {
+                Cancelled::Done | Cancelled::Requested => Ok(((), Traces::default())),
+                Cancelled::Over(status) => {
+                    let status = status.name();
+                    Err(AppError::conflict("already_over", format!("the delivery is already {status}")))
+                }
+                Cancelled::Missing => Err(AppError::NotFound("delivery")),
             }
-            Cancelled::Missing => Err(AppError::NotFound("delivery")),
-        }
+        })
+        .await
     }
 
     async fn see_all(&self, found: Vec<Delivery>) -> Result<Vec<Seen>, AppError> {

@@ -30,6 +30,14 @@ pub enum AppError {
     /// The payload is too large.
     #[error("{0}")]
     TooLarge(String),
+    /// The tenant may not do more of it for now.
+    #[error("{detail}")]
+    OverQuota {
+        /// What to do, for people.
+        detail: String,
+        /// In how many seconds it may.
+        retry_after: u64,
+    },
     /// The store cannot do it now.
     #[error(transparent)]
     Store(#[from] StoreError),

@@ -4,7 +4,12 @@ use redrive_core::{DeliveryId, EventId, TenantId, lane::Priority};
 use redrive_engine::{Draft, Receipt, ReplayTo};
 use redrive_store::{EventFilter, PageRequest, StoredEvent};
 
-use super::{App, AppError};
+use serde_json::json;
+
+use super::{
+    Actor, App, AppError,
+    audit::{Deed, Traces},
+};
 
 impl App {
     /// Reads a tenant's webhooks if they are not known yet, so that publishing need not wait for them.
@@ -21,7 +26,13 @@ impl App {
                 "data is {size} bytes; at most {most} are allowed. Publish a reference to larger content instead"
             )));
         }
-        Ok(self.engine.publish(draft).await?)
+        self.check_event_quotas(&draft.tenant, draft.data.len()).await?;
+        let tenant = draft.tenant.clone();
+        let receipt = self.engine.publish(draft).await?;
+        if let Some(place) = receipt.sequence_number {
+            self.note_place(&tenant, place);
+        }
+        Ok(receipt)
     }
 
     /// One event.
@@ -42,12 +53,20 @@ impl App {
     /// Delivers an event again.
     pub async fn replay(
         &self,
+        by: &Actor,
         tenant: TenantId,
         event: EventId,
         to: ReplayTo,
         priority: Option<Priority>,
     ) -> Result<Vec<DeliveryId>, AppError> {
         self.event(tenant.clone(), event).await?;
-        Ok(self.engine.replay(tenant, event, to, priority).await?)
+        let owner = tenant.clone();
+        let deed = Deed { action: "event.replay", tenant: Some(&owner), object: Some(event.to_string()) };
+        self.audited(by, deed, async {
+            let made = self.engine.replay(tenant, event, to, priority).await?;
+            let after = Some(json!({"delivery_ids": made}));
+            Ok((made, Traces { after, ..Traces::default() }))
+        })
+        .await
     }
 }

@@ -2,6 +2,7 @@
 //! here and changes nothing in any other way.
 
 pub mod attempts;
+pub mod audit;
 pub mod auth;
 mod blocked;
 pub mod circuit;
@@ -10,6 +11,9 @@ pub mod error;
 pub mod events;
 pub mod health;
 mod metrics;
+pub mod portal;
+pub mod quota;
+mod secrets;
 pub mod tenants;
 pub mod throttle;
 pub mod webhooks;
@@ -28,9 +32,12 @@ use redrive_core::{Role, limiter::RateLimit, retry::RetryPolicy, webhook::UrlRul
 use redrive_engine::{Engine, clock};
 use redrive_store::{Store, StoreError};
 
-pub use auth::{Caller, Keys, Scope};
+pub use audit::Actor;
+pub use auth::{Caller, Keys, NewKey, Scope};
 pub use error::AppError;
 pub use throttle::Throttle;
+
+use self::quota::Quotas;
 
 /// What the use cases need to know of the settings.
 #[derive(Clone, Debug)]
@@ -56,6 +63,8 @@ pub struct App {
     rules: Rules,
     /// How fast keys may call; none if as fast as they like.
     throttle: Option<Throttle>,
+    /// How many events tenants have published today.
+    quotas: Quotas,
     /// Held while a tenant is read, changed and written back.
     changing_tenants: tokio::sync::Mutex<()>,
     metrics: Mutex<Metrics>,
@@ -76,6 +85,7 @@ impl App {
             engine,
             keys,
             throttle: rules.api_rate.map(Throttle::new),
+            quotas: Quotas::default(),
             changing_tenants: tokio::sync::Mutex::default(),
             rules,
             metrics: Mutex::new(metrics),

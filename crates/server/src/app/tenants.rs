@@ -1,9 +1,16 @@
 //! Tenants and their keys, for admins.
 
-use redrive_core::{Invalid, KeyId, TenantId, tenant::TenantRules};
+use redrive_core::{Invalid, KeyId, TenantId, Time, tenant::TenantRules};
 use redrive_store::{ApiKey, PageRequest, Tenant};
 
-use super::{App, AppError, Caller, Scope, auth::Role};
+use super::{
+    Actor, App, AppError, Caller, NewKey,
+    audit::{self, Deed, Traces},
+    auth::Role,
+};
+
+/// The most networks that a key may be bound to.
+const MOST_NETWORKS: usize = 50;
 
 impl App {
     /// The tenant that a caller acts for. One that an admin names must exist.
@@ -18,37 +25,50 @@ impl App {
     /// Makes a tenant.
     pub async fn create_tenant(
         &self,
+        by: &Actor,
         id: &str,
         name: Option<String>,
         rules: TenantRules,
     ) -> Result<Tenant, AppError> {
         let id = TenantId::parse(id).map_err(|invalid| Invalid::new("id", invalid.message))?;
-        let tenant = Tenant { id, name, rules, created_at: self.engine.clock().now() };
+        let tenant = Tenant { id: id.clone(), name, rules, created_at: self.engine.clock().now() };
         check(&tenant)?;
-        if !self.store().create_tenant(tenant.clone()).await? {
-            return Err(AppError::conflict(
-                "tenant_exists",
-                format!("the tenant {} exists already", tenant.id),
-            ));
-        }
-        Ok(tenant)
+        let deed = Deed { action: "tenant.create", tenant: Some(&id), object: Some(id.to_string()) };
+        self.audited(by, deed, async {
+            if !self.store().create_tenant(tenant.clone()).await? {
+                return Err(AppError::conflict(
+                    "tenant_exists",
+                    format!("the tenant {} exists already", tenant.id),
+                ));
+            }
+            let after = Some(audit::of_tenant(&tenant));
+            Ok((tenant, Traces { after, ..Traces::default() }))
+        })
+        .await
     }
 
     /// Changes a tenant.
     pub async fn change_tenant(
         &self,
+        by: &Actor,
         id: TenantId,
         change: impl FnOnce(&mut Tenant),
     ) -> Result<Tenant, AppError> {
         // One at a time, so that two changes of different fields both last.
         let _turn = self.changing_tenants.lock().await;
-        let mut tenant = self.tenant(id).await?;
+        let mut tenant = self.tenant(id.clone()).await?;
+        let before = Some(audit::of_tenant(&tenant));
         change(&mut tenant);
         check(&tenant)?;
-        match self.engine.change_tenant(tenant.clone()).await? {
-            true => Ok(tenant),
-            false => Err(AppError::NotFound("tenant")),
-        }
+        let deed = Deed { action: "tenant.update", tenant: Some(&id), object: Some(id.to_string()) };
+        self.audited(by, deed, async {
+            if !self.engine.change_tenant(tenant.clone()).await? {
+                return Err(AppError::NotFound("tenant"));
+            }
+            let after = Some(audit::of_tenant(&tenant));
+            Ok((tenant, Traces { before, after, object: None }))
+        })
+        .await
     }
 
     /// One tenant.
@@ -62,21 +82,19 @@ impl App {
     }
 
     /// Makes a key for a tenant, or with none an admin key. The key itself is given this once.
-    pub async fn create_key(
-        &self,
-        tenant: Option<TenantId>,
-        name: String,
-        scopes: &[Scope],
-    ) -> Result<(ApiKey, String), AppError> {
-        if name.len() > 256 || name.chars().any(char::is_control) {
-            return Err(Invalid::new("name", "must be at most 256 bytes without control characters").into());
-        }
-        if scopes.is_empty() {
-            return Err(Invalid::new("scopes", "must name at least one of publish, read, manage").into());
-        }
+    pub async fn create_key(&self, by: &Actor, new: NewKey) -> Result<(ApiKey, String), AppError> {
         let now = self.engine.clock().now();
-        let made = self.keys.create(self.store(), tenant, name, scopes, now).await?;
-        made.ok_or(AppError::NotFound("tenant"))
+        check_key(&new, now)?;
+        let tenant = new.tenant.clone();
+        let action = if new.session { "portal_session.create" } else { "api_key.create" };
+        let deed = Deed { action, tenant: tenant.as_ref(), object: None };
+        self.audited(by, deed, async {
+            let made = self.keys.create(self.store(), new, now).await?;
+            let (key, secret) = made.ok_or(AppError::NotFound("tenant"))?;
+            let (object, after) = (Some(key.id.to_string()), Some(audit::of_key(&key)));
+            Ok(((key, secret), Traces { object, after, before: None }))
+        })
+        .await
     }
 
     /// The keys of a tenant, or with none the admin keys.
@@ -89,12 +107,40 @@ impl App {
     }
 
     /// Revokes a key; it stops working at once.
-    pub async fn revoke_key(&self, tenant: Option<TenantId>, id: KeyId) -> Result<(), AppError> {
+    pub async fn revoke_key(
+        &self,
+        by: &Actor,
+        tenant: Option<TenantId>,
+        id: KeyId,
+    ) -> Result<(), AppError> {
         let now = self.engine.clock().now();
-        match self.keys.revoke(self.store(), tenant, id, now).await? {
-            true => Ok(()),
-            false => Err(AppError::NotFound("live API key")),
+        let owner = tenant.clone();
+        let deed = Deed { action: "api_key.revoke", tenant: owner.as_ref(), object: Some(id.to_string()) };
+        self.audited(by, deed, async {
+            match self.keys.revoke(self.store(), tenant, id, now).await? {
+                true => Ok(((), Traces::default())),
+                false => Err(AppError::NotFound("live API key")),
+            }
+        })
+        .await
+    }
+}
+
+fn check_key(new: &NewKey, now: Time) -> Result<(), AppError> {
+    if new.name.len() > 256 || new.name.chars().any(char::is_control) {
+        return Err(Invalid::new("name", "must be at most 256 bytes without control characters").into());
+    }
+    if new.scopes.is_empty() {
+        return Err(Invalid::new("scopes", "must name at least one of publish, read, manage").into());
+    }
+    if new.networks.len() > MOST_NETWORKS {
+        return Err(Invalid::new("allowed_networks", format!("must be at most {MOST_NETWORKS}")).into());
+    }
+    match new.expires_at {
+        Some(at) if at <= now => {
+            Err(Invalid::new("expires_at", format!("must lie in the future; it is {now} now")).into())
         }
+        _ => Ok(()),
     }
 }
 

@@ -8,12 +8,16 @@ use redrive_core::{
     lane::Priority,
     signature::{self, LiveSecret, Secret},
     time::Span,
+    verification::Verification,
     webhook::{Webhook, WebhookSpec, WebhookState},
 };
 use redrive_engine::{Draft, Receipt, clock};
 use redrive_store::PageRequest;
 
-use super::{App, AppError};
+use super::{
+    Actor, App, AppError,
+    audit::{self, Deed, Traces},
+};
 
 /// What the test event is called.
 pub const TEST_EVENT: &str = "redrive.test";
@@ -24,14 +28,16 @@ impl App {
     /// Makes a webhook with the given secret or a new one.
     pub async fn create_webhook(
         &self,
+        by: &Actor,
         tenant: TenantId,
         spec: WebhookSpec,
         secret: Option<Secret>,
         state: WebhookState,
     ) -> Result<Webhook, AppError> {
         let now = self.engine.clock().now();
+
         let secret = secret.unwrap_or_else(|| Secret::from_bytes(&clock::secret_bytes()));
-        let webhook = Webhook {
+        let mut webhook = Webhook {
             id: WebhookId::new(now, &clock::randomness()),
             tenant,
             spec,
@@ -40,12 +46,22 @@ impl App {
             created_at: now,
             updated_at: now,
         };
+        webhook.verify_first(false, now);
         self.check(&webhook)?;
         must_be_future(webhook.spec.expires_at, now)?;
-        match self.engine.create_webhook(webhook.clone()).await? {
-            true => Ok(webhook),
-            false => Err(AppError::NotFound("tenant")),
-        }
+        // One at a time, so that a quota holds.
+        let _turn = self.changing_tenants.lock().await;
+        self.check_webhook_quota(&webhook.tenant).await?;
+        let (owner, object) = (webhook.tenant.clone(), Some(webhook.id.to_string()));
+        let deed = Deed { action: "webhook.create", tenant: Some(&owner), object };
+        self.audited(by, deed, async {
+            if !self.engine.create_webhook(webhook.clone()).await? {
+                return Err(AppError::NotFound("tenant"));
+            }
+            let after = Some(audit::of_webhook(&webhook));
+            Ok((webhook, Traces { after, ..Traces::default() }))
+        })
+        .await
     }
 
     fn check(&self, webhook: &Webhook) -> Result<(), AppError> {
@@ -86,33 +102,70 @@ impl App {
         webhook
     }
 
-    /// Changes a webhook. One whose time is over gets events again only with more time.
+    /// Changes a webhook. One whose time is over gets events again only with more time; one with a new URL that is
+    /// to be verified waits until that is done.
     pub async fn change_webhook(
         &self,
+        by: &Actor,
+        what: &'static str,
         tenant: &TenantId,
         id: WebhookId,
         mut change: impl FnMut(&mut Webhook) -> Result<(), AppError>,
     ) -> Result<Webhook, AppError> {
+        let mut before = None;
         let checked = |webhook: &mut Webhook| {
             let now = self.engine.clock().now();
-            let (was_on, expires_at) = (webhook.state.gets_events(), webhook.spec.expires_at);
+            let old = webhook.clone();
             change(webhook)?;
             self.check(webhook)?;
-            if webhook.spec.expires_at != expires_at {
+            if webhook.spec.expires_at != old.spec.expires_at {
                 must_be_future(webhook.spec.expires_at, now)?;
             }
-            if webhook.state.gets_events() && !was_on {
+            if webhook.state.gets_events() && !old.state.gets_events() {
                 must_not_be_over(webhook.spec.expires_at, now)?;
             }
+            webhook.verify_first(old.state.gets_events(), now);
+            before = Some(audit::of_webhook(&old));
             Ok(())
         };
-        Ok(self.current(self.engine.change_webhook(tenant, id, checked).await?))
+        let deed = Deed { action: what, tenant: Some(tenant), object: Some(id.to_string()) };
+        let changed = self.audited(by, deed, async {
+            let webhook = self.engine.change_webhook(tenant, id, checked).await?;
+            let after = Some(audit::of_webhook(&webhook));
+            Ok((webhook, Traces { before: before.take(), after, object: None }))
+        });
+        Ok(self.current(changed.await?))
+    }
+
+    /// Has the endpoint of a webhook asked once more to echo a challenge.
+    pub async fn verify_webhook(
+        &self,
+        by: &Actor,
+        tenant: &TenantId,
+        id: WebhookId,
+    ) -> Result<Webhook, AppError> {
+        self.change_webhook(by, "webhook.verify", tenant, id, |webhook| {
+            must_be_enabled(webhook)?;
+            let keeps_events = webhook.state.gets_events();
+            let now = self.engine.clock().now();
+            webhook.spec.verify_url = true;
+            webhook.spec.verified_url = None;
+            webhook.state = WebhookState::PendingVerification(Verification::begin(now, keeps_events));
+            Ok(())
+        })
+        .await
     }
 
     /// Holds a webhook's deliveries back until it is resumed; new ones are made as ever.
-    pub async fn pause_webhook(&self, tenant: &TenantId, id: WebhookId) -> Result<Webhook, AppError> {
-        self.change_webhook(tenant, id, |webhook| {
+    pub async fn pause_webhook(
+        &self,
+        by: &Actor,
+        tenant: &TenantId,
+        id: WebhookId,
+    ) -> Result<Webhook, AppError> {
+        self.change_webhook(by, "webhook.pause", tenant, id, |webhook| {
             must_be_enabled(webhook)?;
+            must_not_wait_for_its_echo(webhook)?;
             webhook.state = WebhookState::Paused;
             Ok(())
         })
@@ -120,9 +173,15 @@ impl App {
     }
 
     /// Lets a paused webhook's deliveries go.
-    pub async fn resume_webhook(&self, tenant: &TenantId, id: WebhookId) -> Result<Webhook, AppError> {
-        self.change_webhook(tenant, id, |webhook| {
+    pub async fn resume_webhook(
+        &self,
+        by: &Actor,
+        tenant: &TenantId,
+        id: WebhookId,
+    ) -> Result<Webhook, AppError> {
+        self.change_webhook(by, "webhook.resume", tenant, id, |webhook| {
             must_be_enabled(webhook)?;
+            must_not_wait_for_its_echo(webhook)?;
             webhook.state = WebhookState::Active;
             Ok(())
         })
@@ -135,18 +194,25 @@ impl App {
     }
 
     /// Ends a webhook: what is pending is cancelled, its history stays.
-    pub async fn delete_webhook(&self, tenant: &TenantId, id: WebhookId) -> Result<(), AppError> {
+    pub async fn delete_webhook(&self, by: &Actor, tenant: &TenantId, id: WebhookId) -> Result<(), AppError> {
+        let mut before = None;
         let delete = |webhook: &mut Webhook| {
+            before = Some(audit::of_webhook(webhook));
             webhook.state = WebhookState::Deleted;
-            Ok(())
+            Ok::<_, AppError>(())
         };
-        self.engine.change_webhook(tenant, id, delete).await?;
-        Ok(())
+        let deed = Deed { action: "webhook.delete", tenant: Some(tenant), object: Some(id.to_string()) };
+        self.audited(by, deed, async {
+            self.engine.change_webhook(tenant, id, delete).await?;
+            Ok(((), Traces { before: before.take(), ..Traces::default() }))
+        })
+        .await
     }
 
     /// Makes a new secret. The old ones go on signing for `overlap`.
     pub async fn rotate_secret(
         &self,
+        by: &Actor,
         tenant: &TenantId,
         id: WebhookId,
         secret: Option<Secret>,
@@ -154,7 +220,7 @@ impl App {
     ) -> Result<Webhook, AppError> {
         let secret = secret.unwrap_or_else(|| Secret::from_bytes(&clock::secret_bytes()));
         let now = self.engine.clock().now();
-        self.change_webhook(tenant, id, |webhook| {
+        self.change_webhook(by, "webhook.rotate_secret", tenant, id, |webhook| {
             Ok(signature::rotate(&mut webhook.secrets, secret.clone(), now, overlap)?)
         })
         .await
@@ -172,6 +238,7 @@ impl App {
             WebhookState::Active => None,
             // A test that waits tells nothing about the endpoint.
             WebhookState::Paused => Some("resume it first"),
+            WebhookState::PendingVerification(_) => Some("its endpoint has to echo the challenge first"),
             WebhookState::Disabled(_) | WebhookState::Deleted => Some("enable it first"),
         };
         if let Some(todo) = todo {
@@ -208,6 +275,16 @@ fn must_be_enabled(webhook: &Webhook) -> Result<(), AppError> {
                 webhook.id
             ),
         )),
+    }
+}
+
+fn must_not_wait_for_its_echo(webhook: &Webhook) -> Result<(), AppError> {
+    match webhook.state {
+        WebhookState::PendingVerification(_) => Err(AppError::conflict(
+            "pending_verification",
+            "the webhook's endpoint has not echoed its challenge yet; nothing is sent until it has",
+        )),
+        _ => Ok(()),
     }
 }
 

@@ -7,9 +7,9 @@ use redrive_core::{KeyId, TenantId};
 use redrive_store::{ApiKey, OpenError, PageRequest, Store};
 use serde_json::{Value, json};
 
-use super::{CliError, ServerArgs, block_on, remote::Remote, run::dev_key_path};
+use super::{CliError, ServerArgs, block_on, remote::Remote, run::DEV_KEY};
 use crate::{
-    app::{Keys, Scope},
+    app::{Keys, NewKey, Scope},
     config::{Backend, Config, Profile},
     store,
 };
@@ -115,7 +115,7 @@ async fn open_existing(args: &ServerArgs) -> Result<Place, CliError> {
 }
 
 async fn open(config: &Config, backend: &Backend) -> Result<Place, CliError> {
-    match store::open(backend).await {
+    match store::open(backend, None).await {
         Ok(store) => {
             let keys = Keys::load(&*store, None).await?;
             Ok(Place::Store(store, keys))
@@ -126,14 +126,18 @@ async fn open(config: &Config, backend: &Backend) -> Result<Place, CliError> {
 }
 
 fn remote(config: &Config, backend: &Backend) -> Result<Remote, CliError> {
+    Ok(Remote { address: config.server.listen, key: admin_key(config, backend)? })
+}
+
+/// The admin key of the server that has the database open.
+pub(super) fn admin_key(config: &Config, backend: &Backend) -> Result<String, CliError> {
     let configured = config.auth.admin_key.as_ref().map(|key| key.reveal().to_owned());
-    let kept = || std::fs::read_to_string(dev_key_path(backend)).ok().map(|key| key.trim().to_owned());
-    let key = configured.or_else(kept).ok_or_else(|| {
+    let kept = || std::fs::read_to_string(backend.beside(DEV_KEY)).ok().map(|key| key.trim().to_owned());
+    configured.or_else(kept).ok_or_else(|| {
         CliError::said(
             "a server has the database open; set REDRIVE_ADMIN_KEY to its admin key to go through it",
         )
-    })?;
-    Ok(Remote { address: config.server.listen, key })
+    })
 }
 
 pub(super) fn run(command: KeysCommand) -> Result<(), CliError> {
@@ -158,7 +162,8 @@ async fn create(args: CreateArgs) -> Result<(), CliError> {
     let (id, key) = match open(&config, &backend).await? {
         Place::Store(store, keys) => {
             let now = store::now(&*store).await?;
-            let made = keys.create(&*store, tenant, args.name, &scopes, now).await?;
+            let new = NewKey { tenant, name: args.name, scopes, ..NewKey::default() };
+            let made = keys.create(&*store, new, now).await?;
             let missing = || CliError::said(format!("there is no tenant {}", args.which.tenant));
             let (key, secret) = made.ok_or_else(missing)?;
             (key.id.to_string(), secret)

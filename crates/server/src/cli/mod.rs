@@ -5,6 +5,7 @@ mod keys;
 mod migrate;
 mod remote;
 mod run;
+mod secrets;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -31,6 +32,11 @@ enum Command {
     Keys {
         #[command(subcommand)]
         command: keys::KeysCommand,
+    },
+    /// Make a master key, and seal everything with a new one.
+    Secrets {
+        #[command(subcommand)]
+        command: secrets::SecretsCommand,
     },
     /// Bring the database's schema up to date.
     Migrate(DatabaseArgs),
@@ -139,6 +145,8 @@ enum CliError {
     Store(#[from] redrive_store::StoreError),
     #[error(transparent)]
     App(#[from] crate::app::AppError),
+    #[error(transparent)]
+    Vault(#[from] crate::vault::NoVault),
     #[error("{0}")]
     Said(String),
 }
@@ -167,6 +175,7 @@ pub fn main() -> ExitCode {
             args.load(Profile::Serve).map_err(Into::into).and_then(|c| run::run(c, Profile::Serve))
         }
         Command::Keys { command } => keys::run(command),
+        Command::Secrets { command } => secrets::run(command),
         Command::Migrate(args) => migrate::run(&args),
         Command::Store { command } => copy::run(&command),
         Command::Config { command } => configuration(command),

@@ -1,11 +1,6 @@
 //! `redrive dev` and `redrive serve`: put everything together, run, and come to a clean end.
 
-use std::{
-    io::Write,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
 use prometheus_client::registry::Registry;
 use redrive_core::{address::AddressRules, webhook::UrlRules};
@@ -26,8 +21,12 @@ use crate::{
     api,
     app::{App, Keys, Rules, auth},
     config::{Backend, Config, Profile},
-    http, store, telemetry,
+    files::write_private,
+    http, store, telemetry, vault,
 };
+
+/// The file in which `redrive dev` keeps the admin key it made.
+pub(super) const DEV_KEY: &str = "admin.key";
 
 /// Runs a server until it is told to stop.
 pub(super) fn run(config: Config, profile: Profile) -> Result<(), CliError> {
@@ -41,7 +40,9 @@ pub(super) fn run(config: Config, profile: Profile) -> Result<(), CliError> {
 
 async fn serve(config: Config, profile: Profile) -> Result<(), CliError> {
     let backend = config.database.backend()?;
-    let store = store::open(&backend).await?;
+    let vault = vault::open(&config, profile, &backend)?;
+    let store = store::open(&backend, Some(&vault)).await?;
+    vault::check(&vault, &*store).await?;
     let serves_api = config.role.serves_api();
     let admin_key = if serves_api { admin_key(&config, profile, &backend)? } else { None };
     let keys = Keys::load(&*store, admin_key.as_ref().map(|(key, _)| key.as_str())).await?;
@@ -56,6 +57,7 @@ async fn serve(config: Config, profile: Profile) -> Result<(), CliError> {
     let app = assemble(&config, store, keys, address).await?;
     if serves_api {
         app.follow_keys();
+        app.keep_up_keys();
     }
     announce(&config, profile, &backend, address, admin_key.as_ref());
     let stop = stop_on_signal()?;
@@ -130,7 +132,7 @@ fn admin_key(
     if profile == Profile::Serve {
         return Ok(None);
     }
-    let path = dev_key_path(backend);
+    let path = backend.beside(DEV_KEY);
     match write_private(&path, &auth::new_key()) {
         Ok(()) => {}
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
@@ -142,30 +144,6 @@ fn admin_key(
         return Err(CliError::said(format!("{path} holds no usable key; delete it to have a new one made")));
     }
     Ok(Some((key, KeySource::File(path))))
-}
-
-/// Where `redrive dev` keeps the key it made: beside the data, or where that would be if it were a file.
-pub(super) fn dev_key_path(backend: &Backend) -> PathBuf {
-    match backend {
-        Backend::Sqlite(path) => path.with_file_name("admin.key"),
-        Backend::Postgres(_) => "redrive-data/admin.key".into(),
-    }
-}
-
-fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
-    let mut folder = std::fs::DirBuilder::new();
-    let mut options = std::fs::OpenOptions::new();
-    folder.recursive(true);
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    {
-        std::os::unix::fs::DirBuilderExt::mode(&mut folder, 0o700);
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    }
-    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        folder.create(parent)?;
-    }
-    writeln!(options.open(path)?, "{text}")
 }
 
 #[expect(clippy::print_stdout, reason = "this is what a person who starts a server wants to see")]

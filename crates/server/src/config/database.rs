@@ -171,6 +171,16 @@ pub enum Backend {
     Postgres(Box<Options>),
 }
 
+impl Backend {
+    /// Where a file beside the data is, or would be if the data were a file.
+    pub fn beside(&self, name: &str) -> PathBuf {
+        match self {
+            Self::Sqlite(path) => path.with_file_name(name),
+            Self::Postgres(_) => PathBuf::from("redrive-data").join(name),
+        }
+    }
+}
+
 impl fmt::Display for Backend {
     /// What kind it is, for people.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -7,6 +7,7 @@ mod limits;
 mod load;
 mod node;
 mod secret;
+mod secrets;
 mod settings;
 
 use std::{net::SocketAddr, path::PathBuf};
@@ -29,6 +30,7 @@ pub use dev::{Dev, Skew};
 pub use limits::{Limits, PerMinute, PerSecond, TenantLimits};
 pub use load::{ConfigError, Overrides, load};
 pub use secret::Hidden;
+pub use secrets::Secrets;
 pub use settings::{SETTINGS, Setting, env_name};
 
 /// Which defaults apply.
@@ -58,6 +60,8 @@ pub struct Config {
     pub cluster: Cluster,
     /// Who may come in.
     pub auth: Auth,
+    /// The master key that secrets are sealed with.
+    pub secrets: Secrets,
     /// The way out.
     pub egress: Egress,
     /// How much at once.
@@ -184,6 +188,7 @@ impl Config {
             database: Database::default(),
             cluster: Cluster { lease: Span::secs(engine.lease.as_secs()) },
             auth: Auth::default(),
+            secrets: Secrets::default(),
             egress: Egress {
                 allow_http: dev,
                 allow_networks: if dev { loopback.collect() } else { Vec::new() },

@@ -8,7 +8,7 @@ use super::{Config, ConfigError};
 
 /// Whether a setting must not be shown.
 pub(super) fn is_secret(setting: &str) -> bool {
-    ["auth.admin_key", "database.password", "database.url"].contains(&setting)
+    ["auth.admin_key", "database.password", "database.url", "secrets.master_key"].contains(&setting)
 }
 
 /// A secret in a setting: never shown.
@@ -54,7 +54,7 @@ pub(super) fn read_files(config: &mut Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn read_file(setting: &'static str, path: &Path) -> Result<String, ConfigError> {
+pub(super) fn read_file(setting: &'static str, path: &Path) -> Result<String, ConfigError> {
     let failed = |reason: String| ConfigError::SecretFile { setting, path: path.to_owned(), reason };
     match std::fs::read_to_string(path) {
         Ok(text) if text.trim().is_empty() => Err(failed("it is empty".into())),

@@ -51,6 +51,13 @@ pub const SETTINGS: &[Setting] = &[
     ),
     setting("auth.admin_key", "The key that may do everything. Also REDRIVE_ADMIN_KEY."),
     setting("auth.admin_key_file", "A file that holds the admin key, for secret mounts."),
+    setting("secrets.master_key", "The key that secrets are sealed with: 32 random bytes in base64."),
+    setting("secrets.master_key_file", "A file that holds the master key, for secret mounts."),
+    setting("secrets.master_key_command", "A command that prints the master key, for key managers."),
+    setting(
+        "secrets.old_master_key_files",
+        "Files with master keys that were in use before, until everything is sealed with the new one.",
+    ),
     setting(
         "egress.allow_http",
         "Whether webhooks may use plain http. Off: payloads would travel in the clear.",

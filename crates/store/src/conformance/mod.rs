@@ -6,6 +6,7 @@
 // A case that meets an error has failed, and says so by panicking; its name says what must hold.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+pub mod audit;
 pub mod backlog;
 mod bench;
 pub mod claim;
@@ -23,6 +24,7 @@ pub mod record;
 pub mod rescue;
 pub mod rounds;
 pub mod scale;
+pub mod secrets;
 pub mod tenancy;
 pub mod upkeep;
 pub mod webhooks;
@@ -261,6 +263,17 @@ macro_rules! conformance_suite {
             a_key_lives_until_it_is_revoked,
             a_key_is_revoked_by_its_owner_alone,
             tenants_and_keys_survive_reopening,
+            it_is_known_when_a_key_was_last_used,
+            sessions_are_keys_that_are_not_listed_and_go_when_they_are_over,
+        }
+        $crate::conformance_theme! { $open, secrets:
+            what_is_confidential_comes_back_as_it_was,
+            it_is_known_which_master_keys_are_in_use,
+        }
+        $crate::conformance_theme! { $open, audit:
+            an_entry_is_there_before_its_end_and_ends_once,
+            entries_are_found_by_tenant_action_object_and_time,
+            old_entries_are_forgotten_in_bounded_steps,
         }
         $crate::conformance_theme! { $open, upkeep:
             a_store_that_works_answers,
@@ -299,6 +312,7 @@ mod tests {
     fn every_case_is_in_the_suite() {
         let suite = include_str!("mod.rs");
         let themes = [
+            include_str!("audit.rs"),
             include_str!("backlog.rs"),
             include_str!("claim.rs"),
             include_str!("gates.rs"),
@@ -314,6 +328,7 @@ mod tests {
             include_str!("rescue.rs"),
             include_str!("rounds.rs"),
             include_str!("scale.rs"),
+            include_str!("secrets.rs"),
             include_str!("tenancy.rs"),
             include_str!("upkeep.rs"),
             include_str!("webhooks.rs"),

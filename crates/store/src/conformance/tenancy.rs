@@ -18,8 +18,12 @@ fn key(bench: &Bench, tenant: Option<&TenantId>) -> ApiKey {
         name: "deploy \u{1f511}".into(),
         hash,
         scopes: 5,
+        session: false,
+        networks: vec!["10.0.0.0/8".parse().unwrap(), "2001:db8::/32".parse().unwrap()],
         created_at: at(3),
+        expires_at: Some(at(1_000)),
         revoked_at: None,
+        last_used_at: None,
     }
 }
 
@@ -156,4 +160,30 @@ pub async fn tenants_and_keys_survive_reopening(bench: &mut Arc<Bench>) {
     Bench::reopen(bench).await;
     assert_eq!(live(bench).await, [own]);
     assert!(bench.store().tenant(bench.tenant.clone()).await.unwrap().is_some());
+}
+
+pub async fn it_is_known_when_a_key_was_last_used(bench: &Arc<Bench>) {
+    let (one, other) = (new_key(bench, Some(&bench.tenant)).await, new_key(bench, None).await);
+    bench.store().note_key_use(vec![(one.id, at(50)), (other.id, at(60))]).await.unwrap();
+    // Another node may tell later what was earlier, or of a key that is gone.
+    let gone = key(bench, None).id;
+    bench.store().note_key_use(vec![(one.id, at(40)), (gone, at(70))]).await.unwrap();
+    let used: Vec<_> = live(bench).await.into_iter().map(|key| (key.id, key.last_used_at)).collect();
+    assert_eq!(used, [(one.id, Some(at(50))), (other.id, Some(at(60)))]);
+}
+
+pub async fn sessions_are_keys_that_are_not_listed_and_go_when_they_are_over(bench: &Arc<Bench>) {
+    let session = |expires_at| ApiKey { session: true, expires_at, ..key(bench, Some(&bench.tenant)) };
+    let (short, long) = (session(Some(at(10))), session(Some(at(20))));
+    for session in [&short, &long] {
+        assert!(bench.store().create_key(session.clone()).await.unwrap());
+    }
+    let own = new_key(bench, Some(&bench.tenant)).await;
+    assert_eq!(list(bench, Some(&bench.tenant)).await, std::slice::from_ref(&own));
+    assert_eq!(live(bench).await.len(), 3);
+    assert_eq!(bench.store().forget_sessions(at(11), 10).await.unwrap(), 1);
+    assert_eq!(live(bench).await, [long.clone(), own.clone()]);
+    assert!(bench.store().revoke_key(Some(bench.tenant.clone()), long.id, at(12)).await.unwrap());
+    assert_eq!(live(bench).await, [own]);
+    assert_eq!(bench.store().forget_sessions(at(2_000), 10).await.unwrap(), 1, "keys stay, sessions go");
 }

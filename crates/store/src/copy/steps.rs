@@ -109,7 +109,7 @@ pub(crate) fn position(name: &str) -> Option<usize> {
 
 /// Everything, in the order in which it is copied. Lanes are made anew at the end; nodes, homes and changes
 /// are of no use to other nodes.
-pub(crate) const STEPS: [Step; 13] = [
+pub(crate) const STEPS: [Step; 14] = [
     Step::of(
         "tenants",
         "tenants t",
@@ -134,8 +134,12 @@ pub(crate) const STEPS: [Step; 13] = [
             text("name"),
             bytes("hash"),
             bits("scopes"),
+            flag("session"),
+            text("networks"),
             big("created_at"),
+            big("expires_at"),
             big("revoked_at"),
+            big("last_used_at"),
         ],
     ),
     Step::of(
@@ -148,7 +152,7 @@ pub(crate) const STEPS: [Step; 13] = [
             big("revision"),
             text("state"),
             text("spec"),
-            text("secrets"),
+            bytes("sealed"),
             flag("deleted"),
             flag("sweeping"),
             big("expires_at"),
@@ -310,6 +314,23 @@ pub(crate) const STEPS: [Step; 13] = [
         )
     },
     Step::of("dead", "dead t", &[id("delivery")], &[id("delivery"), text("tenant")]),
+    Step::of(
+        "audit",
+        "audit t",
+        &[id("id")],
+        &[
+            id("id"),
+            text("tenant"),
+            text("actor"),
+            id("key"),
+            text("address"),
+            text("action"),
+            text("object"),
+            text("result"),
+            text("before"),
+            text("after"),
+        ],
+    ),
 ];
 
 #[cfg(test)]

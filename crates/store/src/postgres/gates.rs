@@ -288,7 +288,7 @@ pub(super) async fn forgive(tx: &Session, webhook: &Webhook) -> Result<(), Failu
 
 /// Notes whether a webhook is paused; its lanes stand still from then on, or move again.
 pub(super) async fn pause(tx: &Session, webhook: &Webhook) -> Result<(), Failure> {
-    let paused = webhook.state == WebhookState::Paused;
+    let paused = webhook.state.holds_back();
     let was = tx.query_opt("SELECT paused FROM runtime WHERE webhook = $1", &[&Col(webhook.id)]).await?;
     if was.map(|row| plain::<bool>(&row, 0)).transpose()?.unwrap_or(false) == paused {
         return Ok(());

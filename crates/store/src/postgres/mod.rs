@@ -3,6 +3,7 @@
 //! Publishes and outcomes are committed in batches, each by one task of its own; everything else has a
 //! connection to itself for as long as it takes. No transaction waits for anything but the database.
 
+mod audit;
 mod changes;
 mod claim;
 mod connect;
@@ -29,6 +30,8 @@ mod writer;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
+use redrive_core::vault::Vault;
+
 use self::{
     connect::Way,
     hints::Hints,
@@ -36,7 +39,10 @@ use self::{
     session::{Counts, Failure, Sessions, Tx},
     writer::{Doubts, Writer},
 };
-use crate::error::{OpenError, StoreError};
+use crate::{
+    error::{OpenError, StoreError},
+    sealed::Seals,
+};
 
 pub use schema::Migrated;
 
@@ -90,6 +96,8 @@ pub struct Options {
     pub max_waiting: usize,
     /// Bytes that those may hold.
     pub max_waiting_bytes: usize,
+    /// What opens and seals webhooks; none where no webhook is read or written.
+    pub vault: Option<Vault>,
 }
 
 impl Options {
@@ -106,7 +114,13 @@ impl Options {
             migrate: true,
             max_waiting: 20_000,
             max_waiting_bytes: 64 << 20,
+            vault: None,
         }
+    }
+
+    /// The same for webhooks that this vault opens and seals.
+    pub fn sealed_by(self, vault: Vault) -> Self {
+        Self { vault: Some(vault), ..self }
     }
 }
 
@@ -134,6 +148,7 @@ struct Shared {
     partitions: Partitions,
     hints: Hints,
     doubts: Doubts,
+    seals: Seals,
 }
 
 impl Postgres {
@@ -158,8 +173,8 @@ impl Postgres {
         let schema = schema::name(&writers).await.map_err(|failure| unreachable(&way, &failure))?;
         let hints = Hints::start(&way, &schema, options);
         let partitions = Partitions::new(&schema);
-        let shared =
-            Arc::new(Shared { writers, readers, counts, partitions, hints, doubts: Doubts::default() });
+        let (doubts, seals) = (Doubts::default(), Seals(options.vault.clone()));
+        let shared = Arc::new(Shared { writers, readers, counts, partitions, hints, doubts, seals });
         let writer = Writer::start(&shared, options);
         Ok(Self { shared, writer })
     }

@@ -517,10 +517,11 @@ async fn disable_webhook(tx: &Session, outcome: &Outcome, disable: &Disable) -> 
     let Some(mut found) = webhooks::find(tx, &outcome.tenant, outcome.webhook).await? else {
         return Ok(None);
     };
-    if !found.webhook.state.gets_events() || found.webhook.spec.url != disable.url {
+    let webhook = &mut found.webhook.webhook;
+    if !webhook.state.gets_events() || webhook.spec.url != disable.url {
         return Ok(None);
     }
-    found.webhook.state = WebhookState::Disabled(disable.reason.clone());
-    found.webhook.updated_at = outcome.at;
+    webhook.state = WebhookState::Disabled(disable.reason.clone());
+    webhook.updated_at = outcome.at;
     webhooks::store(tx, &found.webhook).await
 }

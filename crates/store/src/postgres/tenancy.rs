@@ -1,5 +1,7 @@
 //! Tenants and API keys.
 
+use std::collections::BTreeMap;
+
 use redrive_core::{KeyId, TenantId, Time};
 use tokio_postgres::Row;
 
@@ -13,7 +15,11 @@ use crate::{Answer, ApiKey, Change, PageRequest, Tenancy, Tenant};
 
 macro_rules! keys {
     ($rest:literal) => {
-        concat!("SELECT id, tenant, name, hash, scopes, created_at, revoked_at FROM api_keys ", $rest)
+        concat!(
+            "SELECT id, tenant, name, hash, scopes, session, networks, created_at, expires_at, revoked_at, last_used_at
+             FROM api_keys ",
+            $rest
+        )
     };
 }
 
@@ -74,6 +80,32 @@ impl Tenancy for Postgres {
             let revoked = self.write(|tx| revoke_key(tx, tenant.as_ref(), id, now)).await?;
             self.shared.hints.change();
             Ok(revoked)
+        })
+    }
+
+    fn note_key_use(&self, uses: Vec<(KeyId, Time)>) -> Answer<'_, ()> {
+        Box::pin(async move {
+            // In one order everywhere, so that nodes do not block each other.
+            let uses: BTreeMap<_, _> = uses.into_iter().collect();
+            let ids: Vec<_> = uses.keys().map(|id| Col(*id)).collect();
+            let times: Vec<_> = uses.values().map(|at| Col(*at)).collect();
+            let note = "UPDATE api_keys k SET last_used_at = greatest(k.last_used_at, u.at)
+                        FROM unnest($1::uuid[], $2::bigint[]) AS u(id, at) WHERE k.id = u.id";
+            let (ids, times) = (&ids, &times);
+            self.write(|tx| async move { tx.execute(note, &[ids, times]).await.map(drop) }).await
+        })
+    }
+
+    fn forget_sessions(&self, before: Time, limit: usize) -> Answer<'_, usize> {
+        Box::pin(async move {
+            let forget = "DELETE FROM api_keys WHERE id = ANY(ARRAY(
+                SELECT id FROM api_keys WHERE session AND expires_at < $1 ORDER BY expires_at LIMIT $2
+                FOR UPDATE SKIP LOCKED))";
+            let values = (Col(before), limit as i64);
+            let values = &values;
+            let forgotten =
+                self.write(|tx| async move { tx.execute(forget, &[&values.0, &values.1]).await }).await?;
+            Ok(forgotten as usize)
         })
     }
 }
@@ -141,8 +173,19 @@ async fn create_key(tx: Tx, key: &ApiKey) -> Result<bool, Failure> {
         return Ok(false);
     }
     tx.execute(
-        "INSERT INTO api_keys (id, tenant, name, hash, scopes, created_at) VALUES ($1, $2, $3, $4, $5, $6)",
-        &[&Col(key.id), &tenant, &key.name, &&key.hash[..], &(key.scopes as i32), &Col(key.created_at)],
+        "INSERT INTO api_keys (id, tenant, name, hash, scopes, session, networks, created_at, expires_at)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        &[
+            &Col(key.id),
+            &tenant,
+            &key.name,
+            &&key.hash[..],
+            &(key.scopes as i32),
+            &key.session,
+            &to_json(&key.networks)?,
+            &Col(key.created_at),
+            &key.expires_at.map(Col),
+        ],
     )
     .await?;
     changes::tell(&tx, &Change::Keys).await?;
@@ -158,11 +201,13 @@ async fn list_keys(
     let (after, limit, offset) = (Col(after), i64::from(page.limit), i64::from(page.offset));
     let rows = match tenant {
         Some(tenant) => {
-            let listed = keys!("WHERE tenant = $1 AND id < $2 ORDER BY id DESC LIMIT $3 OFFSET $4");
+            let listed =
+                keys!("WHERE tenant = $1 AND NOT session AND id < $2 ORDER BY id DESC LIMIT $3 OFFSET $4");
             session.query(listed, &[&tenant.as_str(), &after, &limit, &offset]).await?
         }
         None => {
-            let listed = keys!("WHERE tenant IS NULL AND id < $1 ORDER BY id DESC LIMIT $2 OFFSET $3");
+            let listed =
+                keys!("WHERE tenant IS NULL AND NOT session AND id < $1 ORDER BY id DESC LIMIT $2 OFFSET $3");
             session.query(listed, &[&after, &limit, &offset]).await?
         }
     };
@@ -188,7 +233,11 @@ fn read_key(row: &Row) -> Result<ApiKey, Failure> {
         name: plain(row, 2)?,
         hash: hash(row, 3)?,
         scopes: plain::<i32>(row, 4)? as u32,
-        created_at: get(row, 5)?,
-        revoked_at: get_opt(row, 6)?,
+        session: plain(row, 5)?,
+        networks: from_json(row, 6)?,
+        created_at: get(row, 7)?,
+        expires_at: get_opt(row, 8)?,
+        revoked_at: get_opt(row, 9)?,
+        last_used_at: get_opt(row, 10)?,
     })
 }

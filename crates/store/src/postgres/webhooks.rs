@@ -2,6 +2,8 @@
 
 use redrive_core::{
     TenantId, Time, WebhookId,
+    tenant::TenantRules,
+    vault::{HEAD, MasterKeyId},
     webhook::{Webhook, WebhookState},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -16,12 +18,15 @@ use super::{
     session::{Failure, Session, Tx},
     tenancy,
 };
-use crate::{Answer, Change, Changed, ConfigChanges, PageRequest, Step, Versioned, Webhooks};
+use crate::{
+    Answer, Change, Changed, ConfigChanges, PageRequest, Rewrapped, Secrets, Step, Versioned, Webhooks,
+    sealed::{self, Sealed, SealedVersion},
+};
 
 macro_rules! webhooks {
     ($rest:literal) => {
         concat!(
-            "SELECT id, tenant, revision, state, spec, secrets, created_at, updated_at FROM webhooks ",
+            "SELECT id, tenant, revision, state, spec, sealed, created_at, updated_at FROM webhooks ",
             $rest
         )
     };
@@ -34,6 +39,7 @@ const SWEEP: &str = "DELETE FROM waiting WHERE delivery = ANY(ARRAY(
 impl Webhooks for Postgres {
     fn create_webhook(&self, webhook: Webhook) -> Answer<'_, Changed> {
         Box::pin(async move {
+            let webhook = self.shared.seals.seal(webhook)?;
             let version = self
                 .write(|tx| {
                     let webhook = &webhook;
@@ -47,6 +53,7 @@ impl Webhooks for Postgres {
 
     fn change_webhook(&self, webhook: Webhook, revision: i64) -> Answer<'_, Changed> {
         Box::pin(async move {
+            let webhook = self.shared.seals.seal(webhook)?;
             let changed = self.write(|tx| change(tx, &webhook, revision)).await?;
             self.shared.hints.change();
             Ok(changed)
@@ -55,30 +62,33 @@ impl Webhooks for Postgres {
 
     fn webhook(&self, tenant: TenantId, id: WebhookId) -> Answer<'_, Option<Versioned>> {
         Box::pin(async move {
-            self.read(|session| {
+            let found = self.read(|session| {
                 let tenant = &tenant;
                 async move { find(&session, tenant, id).await }
-            })
-            .await
+            });
+            self.shared.seals.open_version(found.await?)
         })
     }
 
     fn webhooks_by_id(&self, ids: Vec<WebhookId>) -> Answer<'_, Vec<Webhook>> {
         Box::pin(async move {
             let ids: Vec<_> = ids.into_iter().map(Col).collect();
-            self.read(|session| {
+            let found = self.read(|session| {
                 let ids = &ids;
                 async move {
                     let rows = session.query(webhooks!("WHERE id = ANY($1::uuid[])"), &[ids]).await?;
                     rows.iter().map(read_webhook).collect()
                 }
-            })
-            .await
+            });
+            self.shared.seals.open_all(found.await?)
         })
     }
 
     fn list_webhooks(&self, tenant: TenantId, page: PageRequest<WebhookId>) -> Answer<'_, Vec<Webhook>> {
-        Box::pin(async move { self.read(|session| list(session, &tenant, page)).await })
+        Box::pin(async move {
+            let found = self.read(|session| list(session, &tenant, page)).await?;
+            self.shared.seals.open_all(found)
+        })
     }
 
     fn config_changes(
@@ -87,15 +97,20 @@ impl Webhooks for Postgres {
         version: i64,
         limit: usize,
     ) -> Answer<'_, Option<ConfigChanges>> {
-        Box::pin(async move { self.read(|session| config_changes(session, &tenant, version, limit)).await })
+        Box::pin(async move {
+            let found = self.read(|session| config_changes(session, &tenant, version, limit)).await?;
+            let Some((version, more, rules, webhooks)) = found else { return Ok(None) };
+            let webhooks = self.shared.seals.open_all(webhooks)?;
+            Ok(Some(ConfigChanges { version, more, rules, webhooks }))
+        })
     }
 
     fn sweeping(&self) -> Answer<'_, Vec<Webhook>> {
         Box::pin(async move {
-            self.read(|session| async move {
+            let found = self.read(|session| async move {
                 session.query(webhooks!("WHERE sweeping"), &[]).await?.iter().map(read_webhook).collect()
-            })
-            .await
+            });
+            self.shared.seals.open_all(found.await?)
         })
     }
 
@@ -104,17 +119,55 @@ impl Webhooks for Postgres {
     }
 }
 
-async fn change(tx: Tx, webhook: &Webhook, revision: i64) -> Result<Changed, Failure> {
+impl Secrets for Postgres {
+    fn sealed_with(&self) -> Answer<'_, Vec<MasterKeyId>> {
+        Box::pin(async move {
+            let heads = "SELECT DISTINCT substr(sealed, 1, $1::integer) FROM webhooks";
+            let rows =
+                self.read(|session| async move { session.query(heads, &[&(HEAD as i32)]).await }).await?;
+            let head = |row: &Row| plain::<Vec<u8>>(row, 0).ok();
+            Ok(rows.iter().filter_map(head).filter_map(|head| sealed::key_of(&head)).collect())
+        })
+    }
+
+    fn rewrap(&self, after: Option<WebhookId>, limit: usize) -> Answer<'_, Rewrapped> {
+        Box::pin(async move {
+            let after = Col(after.unwrap_or(WebhookId::from_bytes([0; 16])));
+            let next = webhooks!("WHERE id > $1 ORDER BY id LIMIT $2");
+            let found = self.read(|session| async move {
+                let rows = session.query(next, &[&after, &(limit as i64)]).await?;
+                rows.iter().map(read_webhook).collect::<Result<Vec<_>, _>>()
+            });
+            let found = found.await?;
+            let last = found.last().map(|one| one.webhook.id);
+            let mut changed = 0;
+            for one in &found {
+                let Some(anew) = self.shared.seals.rewrap(one)? else { continue };
+                let anew = &anew;
+                // Whoever changes it meanwhile seals it with the current key anyway.
+                let replace = "UPDATE webhooks SET sealed = $3 WHERE id = $1 AND sealed = $2";
+                let replaced = self.write(|tx| async move {
+                    tx.execute(replace, &[&Col(one.webhook.id), &one.sealed, anew]).await
+                });
+                changed += replaced.await? as usize;
+            }
+            Ok(Rewrapped { last, changed })
+        })
+    }
+}
+
+async fn change(tx: Tx, sealed: &Sealed, revision: i64) -> Result<Changed, Failure> {
+    let webhook = &sealed.webhook;
     // The tenant's row first, as whoever publishes: nobody changes the webhook meanwhile.
     tenancy::lock(&tx, &webhook.tenant).await?;
     let Some(now) = find(&tx, &webhook.tenant, webhook.id).await? else { return Ok(Changed::Missing) };
     if now.revision != revision {
         return Ok(Changed::Stale);
     }
-    Ok(store(&tx, webhook).await?.map_or(Changed::Missing, |version| Changed::Done { version }))
+    Ok(store(&tx, sealed).await?.map_or(Changed::Missing, |version| Changed::Done { version }))
 }
 
-async fn list(session: Tx, tenant: &TenantId, page: PageRequest<WebhookId>) -> Result<Vec<Webhook>, Failure> {
+async fn list(session: Tx, tenant: &TenantId, page: PageRequest<WebhookId>) -> Result<Vec<Sealed>, Failure> {
     // Nothing comes after the greatest id.
     let after = page.after.unwrap_or(WebhookId::from_bytes([0xff; 16]));
     let listed =
@@ -129,7 +182,7 @@ async fn config_changes(
     tenant: &TenantId,
     version: i64,
     limit: usize,
-) -> Result<Option<ConfigChanges>, Failure> {
+) -> Result<Option<(i64, bool, TenantRules, Vec<Sealed>)>, Failure> {
     // The version first: what is read after it may be newer, and is then read once more, but never older.
     let now = "SELECT config_version, rules FROM tenants WHERE id = $1";
     let Some(row) = session.query_opt(now, &[&tenant.as_str()]).await? else { return Ok(None) };
@@ -145,7 +198,7 @@ async fn config_changes(
     }
     let more = webhooks.len() == limit;
     // Each change has a version of its own, so the last one seen is a version that was.
-    Ok(Some(ConfigChanges { version: if more { last } else { now }, more, rules, webhooks }))
+    Ok(Some((if more { last } else { now }, more, rules, webhooks)))
 }
 
 async fn sweep(tx: Tx, webhook: WebhookId, reason: &str, now: Time, limit: usize) -> Result<Step, Failure> {
@@ -178,25 +231,26 @@ pub(super) async fn find(
     session: &Session,
     tenant: &TenantId,
     id: WebhookId,
-) -> Result<Option<Versioned>, Failure> {
+) -> Result<Option<SealedVersion>, Failure> {
     let found = webhooks!("WHERE id = $1 AND tenant = $2 AND NOT deleted");
     let Some(row) = session.query_opt(found, &[&Col(id), &tenant.as_str()]).await? else { return Ok(None) };
-    Ok(Some(Versioned { webhook: read_webhook(&row)?, revision: plain(&row, 2)? }))
+    Ok(Some(SealedVersion { webhook: read_webhook(&row)?, revision: plain(&row, 2)? }))
 }
 
 /// Writes a webhook under the tenant's next version. None: there is no such tenant.
-pub(super) async fn store(tx: &Session, webhook: &Webhook) -> Result<Option<i64>, Failure> {
+pub(super) async fn store(tx: &Session, sealed: &Sealed) -> Result<Option<i64>, Failure> {
+    let Sealed { webhook, sealed } = sealed;
     let next =
         "UPDATE tenants SET config_version = config_version + 1 WHERE id = $1 RETURNING config_version";
     let Some(row) = tx.query_opt(next, &[&webhook.tenant.as_str()]).await? else { return Ok(None) };
     let version: i64 = plain(&row, 0)?;
     gates::forgive(tx, webhook).await?;
     tx.execute(
-        "INSERT INTO webhooks (id, tenant, revision, state, spec, secrets, created_at, updated_at, deleted, sweeping,
+        "INSERT INTO webhooks (id, tenant, revision, state, spec, sealed, created_at, updated_at, deleted, sweeping,
                                expires_at)
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
          ON CONFLICT (id) DO UPDATE SET tenant = excluded.tenant, revision = excluded.revision,
-             state = excluded.state, spec = excluded.spec, secrets = excluded.secrets,
+             state = excluded.state, spec = excluded.spec, sealed = excluded.sealed,
              created_at = excluded.created_at, updated_at = excluded.updated_at, deleted = excluded.deleted,
              sweeping = excluded.sweeping, expires_at = excluded.expires_at",
         &[
@@ -205,12 +259,12 @@ pub(super) async fn store(tx: &Session, webhook: &Webhook) -> Result<Option<i64>
             &version,
             &to_json(&webhook.state)?,
             &to_json(&webhook.spec)?,
-            &to_json(&webhook.secrets)?,
+            sealed,
             &Col(webhook.created_at),
             &Col(webhook.updated_at),
             &(webhook.state == WebhookState::Deleted),
             &webhook.state.cancels_because().is_some(),
-            &webhook.spec.expires_at.filter(|_| webhook.state.gets_events()).map(Col),
+            &webhook.due_at().map(Col),
         ],
     )
     .await?;
@@ -219,16 +273,17 @@ pub(super) async fn store(tx: &Session, webhook: &Webhook) -> Result<Option<i64>
     Ok(Some(version))
 }
 
-fn read_webhook(row: &Row) -> Result<Webhook, Failure> {
-    Ok(Webhook {
+fn read_webhook(row: &Row) -> Result<Sealed, Failure> {
+    let webhook = Webhook {
         id: get(row, 0)?,
         tenant: get(row, 1)?,
         state: from_json(row, 3)?,
         spec: from_json(row, 4)?,
-        secrets: from_json(row, 5)?,
+        secrets: Vec::new(),
         created_at: get(row, 6)?,
         updated_at: get(row, 7)?,
-    })
+    };
+    Ok(Sealed { webhook, sealed: plain(row, 5)? })
 }
 
 pub(super) fn to_json<T: Serialize>(value: &T) -> Result<String, Failure> {

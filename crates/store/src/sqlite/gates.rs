@@ -218,7 +218,7 @@ pub(super) fn forgive(transaction: &Transaction<'_>, webhook: &Webhook) -> rusql
 
 /// Notes whether a webhook is paused; its lanes stand still from then on, or move again.
 pub(super) fn pause(transaction: &Transaction<'_>, webhook: &Webhook) -> rusqlite::Result<()> {
-    let paused = webhook.state == WebhookState::Paused;
+    let paused = webhook.state.holds_back();
     let was: Option<bool> = transaction
         .prepare_cached("SELECT paused FROM runtime WHERE webhook = ?")?
         .query_row([Col(webhook.id)], |row| row.get(0))

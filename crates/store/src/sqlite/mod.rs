@@ -3,6 +3,7 @@
 //! WAL with `synchronous=FULL`: what was acknowledged survives a power cut. One process has the file at a
 //! time, so at start every lease is an orphan of the process before.
 
+mod audit;
 mod changes;
 mod claim;
 mod convert;
@@ -26,10 +27,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use redrive_core::vault::Vault;
 use rusqlite::Connection;
 
 use self::{readers::Readers, writer::Writer};
-use crate::{Answer, error::OpenError};
+use crate::{Answer, error::OpenError, sealed::Seals};
 
 /// The statements by which waiting work is found, for tests that look at their plans.
 #[cfg(feature = "conformance")]
@@ -56,6 +58,8 @@ pub struct Options {
     pub max_waiting_bytes: usize,
     /// Whether several engines of this process use it at once, as tests do.
     pub shared: bool,
+    /// What opens and seals webhooks; none where no webhook is read or written.
+    pub vault: Option<Vault>,
 }
 
 impl Options {
@@ -67,7 +71,13 @@ impl Options {
             max_waiting: 20_000,
             max_waiting_bytes: 64 << 20,
             shared: false,
+            vault: None,
         }
+    }
+
+    /// The same for webhooks that this vault opens and seals.
+    pub fn sealed_by(self, vault: Vault) -> Self {
+        Self { vault: Some(vault), ..self }
     }
 }
 
@@ -76,6 +86,7 @@ pub struct Sqlite {
     writer: Writer,
     readers: Readers,
     shared: bool,
+    seals: Seals,
     // Held for as long as the store is open: one process has the file.
     _lock: File,
 }
@@ -88,7 +99,8 @@ impl Sqlite {
         schema::prepare(&mut connection, &options.path)?;
         let readers = Readers::open(options)?;
         let writer = Writer::start(connection, options, readers.gate());
-        Ok(Self { writer, readers, shared: options.shared, _lock: lock })
+        let seals = Seals(options.vault.clone());
+        Ok(Self { writer, readers, shared: options.shared, seals, _lock: lock })
     }
 
     /// Runs a change of its own in one transaction.

@@ -235,10 +235,11 @@ fn disable_webhook(
     let Some(mut found) = webhooks::find(transaction, &outcome.tenant, outcome.webhook)? else {
         return Ok(None);
     };
-    if !found.webhook.state.gets_events() || found.webhook.spec.url != disable.url {
+    let webhook = &mut found.webhook.webhook;
+    if !webhook.state.gets_events() || webhook.spec.url != disable.url {
         return Ok(None);
     }
-    found.webhook.state = WebhookState::Disabled(disable.reason.clone());
-    found.webhook.updated_at = outcome.at;
+    webhook.state = WebhookState::Disabled(disable.reason.clone());
+    webhook.updated_at = outcome.at;
     webhooks::store(transaction, &found.webhook)
 }

@@ -10,7 +10,9 @@ use super::{
 };
 use crate::{Answer, ApiKey, Change, PageRequest, Tenancy, Tenant};
 
-const KEY_COLUMNS: &str = "id, tenant, name, hash, scopes, created_at, revoked_at";
+const KEY_COLUMNS: &str =
+    "id, tenant, name, hash, scopes, session, networks, created_at, expires_at, revoked_at,
+     last_used_at";
 
 impl Tenancy for Sqlite {
     fn create_tenant(&self, tenant: Tenant) -> Answer<'_, bool> {
@@ -71,14 +73,19 @@ impl Tenancy for Sqlite {
                 return Ok(false);
             }
             transaction.execute(
-                &format!("INSERT INTO api_keys ({KEY_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, NULL)"),
+                &format!(
+                    "INSERT INTO api_keys ({KEY_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL)"
+                ),
                 (
                     Col(key.id),
                     key.tenant.as_ref().map(TenantId::as_str),
                     key.name,
                     key.hash,
                     key.scopes,
+                    key.session,
+                    to_json(&key.networks)?,
                     Col(key.created_at),
+                    key.expires_at.map(Col),
                 ),
             )?;
             changes::tell(transaction, &Change::Keys)?;
@@ -99,7 +106,7 @@ impl Tenancy for Sqlite {
         self.read(move |connection| {
             connection
                 .prepare_cached(&format!(
-                    "SELECT {KEY_COLUMNS} FROM api_keys WHERE tenant IS ?1 AND (?2 IS NULL OR id < ?2)
+                    "SELECT {KEY_COLUMNS} FROM api_keys WHERE tenant IS ?1 AND session = 0 AND (?2 IS NULL OR id < ?2)
                      ORDER BY id DESC LIMIT ?3 OFFSET ?4"
                 ))?
                 .query_map(
@@ -120,6 +127,28 @@ impl Tenancy for Sqlite {
             Ok(revoked == 1)
         })
     }
+
+    fn note_key_use(&self, uses: Vec<(KeyId, Time)>) -> Answer<'_, ()> {
+        self.write(move |transaction| {
+            let mut note = transaction.prepare_cached(
+                "UPDATE api_keys SET last_used_at = max(coalesce(last_used_at, 0), ?2) WHERE id = ?1",
+            )?;
+            for (key, at) in uses {
+                note.execute((Col(key), Col(at)))?;
+            }
+            Ok(())
+        })
+    }
+
+    fn forget_sessions(&self, before: Time, limit: usize) -> Answer<'_, usize> {
+        self.write(move |transaction| {
+            transaction.execute(
+                "DELETE FROM api_keys WHERE id IN (
+                     SELECT id FROM api_keys WHERE session = 1 AND expires_at < ? ORDER BY expires_at LIMIT ?)",
+                (Col(before), limit as i64),
+            )
+        })
+    }
 }
 
 fn read_tenant(row: &Row<'_>) -> rusqlite::Result<Tenant> {
@@ -133,7 +162,11 @@ fn read_key(row: &Row<'_>) -> rusqlite::Result<ApiKey> {
         name: row.get(2)?,
         hash: row.get(3)?,
         scopes: row.get(4)?,
-        created_at: get(row, 5)?,
-        revoked_at: get_opt(row, 6)?,
+        session: row.get(5)?,
+        networks: from_json(row, 6)?,
+        created_at: get(row, 7)?,
+        expires_at: get_opt(row, 8)?,
+        revoked_at: get_opt(row, 9)?,
+        last_used_at: get_opt(row, 10)?,
     })
 }

@@ -2,6 +2,7 @@
 
 use redrive_core::{
     TenantId, Time, WebhookId,
+    vault::{HEAD, MasterKeyId},
     webhook::{Webhook, WebhookState},
 };
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, types::FromSqlError};
@@ -12,12 +13,19 @@ use super::{
     convert::{Col, get},
     gates, lanes, redrive,
 };
-use crate::{Answer, Change, Changed, ConfigChanges, PageRequest, Step, Versioned, Webhooks};
+use crate::{
+    Answer, Change, Changed, ConfigChanges, PageRequest, Rewrapped, Secrets, Step, Versioned, Webhooks,
+    sealed::{self, Sealed, SealedVersion},
+};
 
-const COLUMNS: &str = "id, tenant, revision, state, spec, secrets, created_at, updated_at";
+const COLUMNS: &str = "id, tenant, revision, state, spec, sealed, created_at, updated_at";
 
 impl Webhooks for Sqlite {
     fn create_webhook(&self, webhook: Webhook) -> Answer<'_, Changed> {
+        let webhook = match self.seals.seal(webhook) {
+            Ok(webhook) => webhook,
+            Err(error) => return Box::pin(async { Err(error) }),
+        };
         self.write(move |transaction| {
             Ok(match store(transaction, &webhook)? {
                 Some(version) => Changed::Done { version },
@@ -27,8 +35,12 @@ impl Webhooks for Sqlite {
     }
 
     fn change_webhook(&self, webhook: Webhook, revision: i64) -> Answer<'_, Changed> {
+        let webhook = match self.seals.seal(webhook) {
+            Ok(webhook) => webhook,
+            Err(error) => return Box::pin(async { Err(error) }),
+        };
         self.write(move |transaction| {
-            let Some(now) = find(transaction, &webhook.tenant, webhook.id)? else {
+            let Some(now) = find(transaction, &webhook.webhook.tenant, webhook.webhook.id)? else {
                 return Ok(Changed::Missing);
             };
             if now.revision != revision {
@@ -42,11 +54,12 @@ impl Webhooks for Sqlite {
     }
 
     fn webhook(&self, tenant: TenantId, id: WebhookId) -> Answer<'_, Option<Versioned>> {
-        self.read(move |connection| find(connection, &tenant, id))
+        let found = self.read(move |connection| find(connection, &tenant, id));
+        Box::pin(async { self.seals.open_version(found.await?) })
     }
 
     fn webhooks_by_id(&self, ids: Vec<WebhookId>) -> Answer<'_, Vec<Webhook>> {
-        self.read(move |connection| {
+        let found = self.read(move |connection| {
             let mut by_id =
                 connection.prepare_cached(&format!("SELECT {COLUMNS} FROM webhooks WHERE id = ?"))?;
             let mut found = Vec::with_capacity(ids.len());
@@ -54,11 +67,12 @@ impl Webhooks for Sqlite {
                 found.extend(by_id.query_row([Col(id)], read_webhook).optional()?);
             }
             Ok(found)
-        })
+        });
+        Box::pin(async { self.seals.open_all(found.await?) })
     }
 
     fn list_webhooks(&self, tenant: TenantId, page: PageRequest<WebhookId>) -> Answer<'_, Vec<Webhook>> {
-        self.read(move |connection| {
+        let found = self.read(move |connection| {
             connection
                 .prepare_cached(&format!(
                     "SELECT {COLUMNS} FROM webhooks
@@ -67,7 +81,8 @@ impl Webhooks for Sqlite {
                 ))?
                 .query_map((tenant.as_str(), page.after.map(Col), page.limit, page.offset), read_webhook)?
                 .collect()
-        })
+        });
+        Box::pin(async { self.seals.open_all(found.await?) })
     }
 
     fn config_changes(
@@ -76,7 +91,7 @@ impl Webhooks for Sqlite {
         version: i64,
         limit: usize,
     ) -> Answer<'_, Option<ConfigChanges>> {
-        self.read(move |connection| {
+        let found = self.read(move |connection| {
             // One snapshot: the version and the webhooks must belong together.
             let snapshot = connection.unchecked_transaction()?;
             let now = snapshot
@@ -96,21 +111,65 @@ impl Webhooks for Sqlite {
             }
             let more = webhooks.len() == limit;
             // Each change has a version of its own, so the last one seen is a version that was.
-            Ok(Some(ConfigChanges { version: if more { last } else { now }, more, rules, webhooks }))
+            Ok(Some((if more { last } else { now }, more, rules, webhooks)))
+        });
+        Box::pin(async {
+            let Some((version, more, rules, webhooks)) = found.await? else { return Ok(None) };
+            Ok(Some(ConfigChanges { version, more, rules, webhooks: self.seals.open_all(webhooks)? }))
         })
     }
 
     fn sweeping(&self) -> Answer<'_, Vec<Webhook>> {
-        self.read(|connection| {
+        let found = self.read(|connection| {
             connection
                 .prepare_cached(&format!("SELECT {COLUMNS} FROM webhooks WHERE sweeping = 1"))?
                 .query_map((), read_webhook)?
                 .collect()
-        })
+        });
+        Box::pin(async { self.seals.open_all(found.await?) })
     }
 
     fn sweep(&self, webhook: WebhookId, reason: String, now: Time, limit: usize) -> Answer<'_, Step> {
         self.write(move |transaction| sweep(transaction, webhook, &reason, now, limit))
+    }
+}
+
+impl Secrets for Sqlite {
+    fn sealed_with(&self) -> Answer<'_, Vec<MasterKeyId>> {
+        self.read(|connection| {
+            let heads = connection
+                .prepare("SELECT DISTINCT substr(sealed, 1, ?) FROM webhooks")?
+                .query_map([HEAD as i64], |row| row.get(0))?
+                .collect::<rusqlite::Result<Vec<Vec<u8>>>>()?;
+            Ok(heads.iter().filter_map(|head| sealed::key_of(head)).collect())
+        })
+    }
+
+    fn rewrap(&self, after: Option<WebhookId>, limit: usize) -> Answer<'_, Rewrapped> {
+        let found = self.read(move |connection| {
+            connection
+                .prepare(&format!(
+                    "SELECT {COLUMNS} FROM webhooks WHERE ?1 IS NULL OR id > ?1 ORDER BY id LIMIT ?2"
+                ))?
+                .query_map((after.map(Col), limit as i64), read_webhook)?
+                .collect::<rusqlite::Result<Vec<_>>>()
+        });
+        Box::pin(async move {
+            let found = found.await?;
+            let last = found.last().map(|one| one.webhook.id);
+            let mut changed = 0;
+            for one in found {
+                let Some(anew) = self.seals.rewrap(&one)? else { continue };
+                // Whoever changes it meanwhile seals it with the current key anyway.
+                let replace = "UPDATE webhooks SET sealed = ?3 WHERE id = ?1 AND sealed = ?2";
+                changed += self
+                    .write(move |transaction| {
+                        transaction.execute(replace, (Col(one.webhook.id), one.sealed, anew))
+                    })
+                    .await?;
+            }
+            Ok(Rewrapped { last, changed })
+        })
     }
 }
 
@@ -153,19 +212,20 @@ pub(super) fn find(
     connection: &Connection,
     tenant: &TenantId,
     id: WebhookId,
-) -> rusqlite::Result<Option<Versioned>> {
+) -> rusqlite::Result<Option<SealedVersion>> {
     connection
         .prepare_cached(&format!(
             "SELECT {COLUMNS} FROM webhooks WHERE id = ? AND tenant = ? AND deleted = 0"
         ))?
         .query_row((Col(id), tenant.as_str()), |row| {
-            Ok(Versioned { webhook: read_webhook(row)?, revision: row.get(2)? })
+            Ok(SealedVersion { webhook: read_webhook(row)?, revision: row.get(2)? })
         })
         .optional()
 }
 
 /// Writes a webhook under the tenant's next version. None: there is no such tenant.
-pub(super) fn store(transaction: &Transaction<'_>, webhook: &Webhook) -> rusqlite::Result<Option<i64>> {
+pub(super) fn store(transaction: &Transaction<'_>, sealed: &Sealed) -> rusqlite::Result<Option<i64>> {
+    let Sealed { webhook, sealed } = sealed;
     let version = transaction
         .prepare_cached(
             "UPDATE tenants SET config_version = config_version + 1 WHERE id = ? RETURNING config_version",
@@ -185,28 +245,29 @@ pub(super) fn store(transaction: &Transaction<'_>, webhook: &Webhook) -> rusqlit
             version,
             to_json(&webhook.state)?,
             to_json(&webhook.spec)?,
-            to_json(&webhook.secrets)?,
+            sealed,
             Col(webhook.created_at),
             Col(webhook.updated_at),
             webhook.state == WebhookState::Deleted,
             webhook.state.cancels_because().is_some(),
-            webhook.spec.expires_at.filter(|_| webhook.state.gets_events()).map(Col),
+            webhook.due_at().map(Col),
         ))?;
     gates::pause(transaction, webhook)?;
     changes::tell(transaction, &Change::Webhook(webhook.tenant.clone(), webhook.id))?;
     Ok(Some(version))
 }
 
-fn read_webhook(row: &Row<'_>) -> rusqlite::Result<Webhook> {
-    Ok(Webhook {
+fn read_webhook(row: &Row<'_>) -> rusqlite::Result<Sealed> {
+    let webhook = Webhook {
         id: get(row, 0)?,
         tenant: get(row, 1)?,
         state: from_json(row, 3)?,
         spec: from_json(row, 4)?,
-        secrets: from_json(row, 5)?,
+        secrets: Vec::new(),
         created_at: get(row, 6)?,
         updated_at: get(row, 7)?,
-    })
+    };
+    Ok(Sealed { webhook, sealed: row.get(5)? })
 }
 
 pub(super) fn to_json<T: Serialize>(value: &T) -> rusqlite::Result<String> {

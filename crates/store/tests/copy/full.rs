@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use redrive_core::{
-    DeadReason, FailureCategory, KeyId, TenantId, Time, WebhookId,
+    AuditId, DeadReason, FailureCategory, KeyId, TenantId, Time, WebhookId,
     breaker::{CircuitState, Forced, SavedCircuit},
     event::{Event, PayloadFormat},
     health::Rollup,
@@ -14,8 +14,8 @@ use redrive_core::{
     webhook::WebhookState,
 };
 use redrive_store::{
-    ApiKey, Birth, Cancelled, Effects, Failing, KeyClaim, LaneKey, MinuteRollup, NewEvent, NewRound, Next,
-    Outcome, Recorded, Redriven, Replayed, Tenant,
+    ApiKey, AuditEnd, AuditEntry, Birth, Cancelled, Effects, Failing, KeyClaim, LaneKey, MinuteRollup,
+    NewEvent, NewRound, Next, Outcome, Recorded, Redriven, Replayed, Tenant,
     conformance::{Bench, FRESH, Opened, RETRY, Reopening, at, closed, order},
     sqlite::{Options, Sqlite},
 };
@@ -25,7 +25,7 @@ const DONE: Recorded = Recorded::Done { config_version: None };
 
 /// A bench on an embedded database at this path.
 pub(crate) async fn bench_at(path: &Path) -> Arc<Bench> {
-    let store = Arc::new(Sqlite::open(&Options::at(path)).unwrap());
+    let store = Arc::new(Sqlite::open(&Options::at(path).sealed_by(redrive_testkit::vault())).unwrap());
     let reopen = Box::new(|| -> Reopening { unreachable!("it is opened once") });
     Bench::new(Opened { store, keep: Box::new(()), reopen }).await
 }
@@ -41,6 +41,24 @@ pub(crate) async fn make(path: &Path) {
     orders(&bench).await;
     states(&bench).await;
     gates(&bench).await;
+    audit(&bench).await;
+}
+
+async fn audit(bench: &Bench) {
+    let entry = AuditEntry {
+        id: AuditId::new(at(1), &bench.next()),
+        tenant: Some(bench.tenant.clone()),
+        actor: "admin".into(),
+        key: None,
+        address: Some("10.0.0.1".parse().unwrap()),
+        action: "webhook.create".into(),
+        object: None,
+        end: None,
+    };
+    bench.store().begin_audit(entry.clone()).await.unwrap();
+    let (before, after) = (None, Some("{}".into()));
+    let end = AuditEnd { result: "done".into(), object: Some("wh_1".into()), before, after };
+    bench.store().finish_audit(entry.id, end).await.unwrap();
 }
 
 async fn tenants(bench: &Bench) {
@@ -75,6 +93,10 @@ async fn keys(bench: &Bench) {
             hash: [n; 32],
             scopes: u32::MAX - u32::from(n),
             created_at: at(3),
+            session: false,
+            networks: vec!["10.0.0.0/8".parse().unwrap()],
+            expires_at: Some(at(DAY)),
+            last_used_at: Some(at(4)),
             revoked_at: None,
         };
         assert!(bench.store().create_key(key).await.unwrap());

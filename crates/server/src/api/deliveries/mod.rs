@@ -235,7 +235,7 @@ async fn retry(
     OptionalJson(input): OptionalJson<RetryInput>,
 ) -> Result<Response, Problem> {
     let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
-    let view = RetryView::from(app.retry(tenant, id, input.priority).await?);
+    let view = RetryView::from(app.retry(&caller, tenant, id, input.priority).await?);
     Ok((StatusCode::ACCEPTED, axum::Json(view)).into_response())
 }
 
@@ -256,7 +256,7 @@ async fn retry_of_webhook(
     if app.delivery(tenant.clone(), id).await?.delivery.webhook != webhook {
         return Err(AppError::NotFound("delivery of this webhook").into());
     }
-    let view = RetryView::from(app.retry(tenant, id, input.priority).await?);
+    let view = RetryView::from(app.retry(&caller, tenant, id, input.priority).await?);
     Ok((StatusCode::ACCEPTED, axum::Json(view)).into_response())
 }
 
@@ -276,7 +276,7 @@ async fn cancel(
     OptionalJson(input): OptionalJson<TenantInput>,
 ) -> Result<Response, Problem> {
     let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
-    app.cancel(tenant.clone(), id).await?;
+    app.cancel(&caller, tenant.clone(), id).await?;
     let view = DeliveryView::from(app.delivery(tenant, id).await?);
     Ok((StatusCode::ACCEPTED, axum::Json(view)).into_response())
 }

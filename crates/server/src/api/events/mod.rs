@@ -248,6 +248,6 @@ async fn replay(
         }
         Some(ids) => ReplayTo::Webhooks(ids),
     };
-    let delivery_ids = App::replay(&app, tenant, id, to, input.priority).await?;
+    let delivery_ids = App::replay(&app, &caller, tenant, id, to, input.priority).await?;
     Ok((StatusCode::ACCEPTED, axum::Json(ReplayView { event_id: id, delivery_ids })).into_response())
 }

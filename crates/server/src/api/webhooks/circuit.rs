@@ -147,5 +147,5 @@ pub(super) async fn act(
     let named = input.tenant_id.as_deref().or(query.tenant_id.as_deref());
     let tenant = app.acts_for(&caller, named).await?;
     let action = |now| input.action(&caller.name, now);
-    Ok(axum::Json(app.act_on_circuit(tenant, id, action).await?.into()))
+    Ok(axum::Json(app.act_on_circuit(&caller, tenant, id, action).await?.into()))
 }

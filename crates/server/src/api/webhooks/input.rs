@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use redrive_core::{
     Invalid, Time,
     breaker::BreakerConfig,
+    confidential::{EndpointAuth, Hidden},
     event::PayloadFormat,
     event_type::Pattern,
     lane::Ordering,
@@ -70,6 +71,13 @@ pub(crate) struct WebhookInput {
     max_in_flight: Option<Option<u32>>,
     /// Headers sent along with every request.
     headers: Option<BTreeMap<String, String>>,
+    /// How your endpoint wants to be convinced, beside the signature; null for nothing. Values that are shown
+    /// redacted mean "as they were".
+    #[serde(deserialize_with = "nullable")]
+    #[schema(value_type = Option<AuthInput>)]
+    auth: Option<Option<AuthInput>>,
+    /// Whether your endpoint has to echo a challenge before it gets events, and again when the URL changes.
+    verify_url: Option<bool>,
     /// Your own notes.
     metadata: Option<BTreeMap<String, String>>,
     /// When it is to be disabled, in the future; null for never.
@@ -82,6 +90,52 @@ pub(crate) struct WebhookInput {
     active: Option<bool>,
     /// The tenant to act for; admin keys only.
     pub(super) tenant_id: Option<String>,
+}
+
+/// How an endpoint wants to be convinced, sent as `Authorization`.
+#[derive(Clone, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum AuthInput {
+    /// HTTP basic authentication.
+    Basic {
+        /// The user's name, without a colon.
+        username: String,
+        /// The password.
+        password: String,
+    },
+    /// A bearer token.
+    Bearer {
+        /// The token.
+        token: String,
+    },
+}
+
+impl AuthInput {
+    /// The same with what was shown redacted put back.
+    fn unredacted(&self, known: Option<&EndpointAuth>) -> Result<EndpointAuth, Invalid> {
+        let value = |field: &'static str, given: &str, known: Option<&Hidden>| match (given, known) {
+            (REDACTED, Some(known)) => Ok(known.clone()),
+            (REDACTED, None) => Err(Invalid::new(field, "has no value yet")),
+            (given, _) => Ok(Hidden::new(given)),
+        };
+        match self {
+            Self::Basic { username, password } => {
+                let known = match known {
+                    Some(EndpointAuth::Basic { password, .. }) => Some(password),
+                    _ => None,
+                };
+                let password = value("auth.password", password, known)?;
+                Ok(EndpointAuth::Basic { username: username.clone(), password })
+            }
+            Self::Bearer { token } => {
+                let known = match known {
+                    Some(EndpointAuth::Bearer { token }) => Some(token),
+                    _ => None,
+                };
+                Ok(EndpointAuth::Bearer { token: value("auth.token", token, known)? })
+            }
+        }
+    }
 }
 
 /// The states that a webhook can be put in.
@@ -164,8 +218,13 @@ impl WebhookInput {
         put(&mut spec.max_in_flight, &self.max_in_flight);
         put(&mut spec.metadata, &self.metadata);
         put(&mut spec.owner, &self.owner()?);
+        put(&mut spec.verify_url, &self.verify_url);
         if let Some(headers) = &self.headers {
             spec.headers = unredacted(headers, &spec.headers)?;
+        }
+        if let Some(auth) = &self.auth {
+            let known = spec.auth.as_ref();
+            spec.auth = auth.as_ref().map(|auth| auth.unredacted(known)).transpose()?;
         }
         Ok(())
     }
@@ -174,8 +233,8 @@ impl WebhookInput {
 /// Headers with the values that were shown redacted put back.
 fn unredacted(
     given: &BTreeMap<String, String>,
-    known: &BTreeMap<String, String>,
-) -> Result<BTreeMap<String, String>, AppError> {
+    known: &BTreeMap<String, Hidden>,
+) -> Result<BTreeMap<String, Hidden>, AppError> {
     // Header names mean the same in any case.
     let lower = |(name, value): (&String, &String)| (name.to_ascii_lowercase(), value.clone());
     let value = |(name, value): (String, String)| match (value.as_str(), known.get(&name)) {
@@ -183,7 +242,7 @@ fn unredacted(
         (REDACTED, None) => {
             Err(Invalid::new(format!("headers.{}", name.escape_debug()), "has no value yet").into())
         }
-        _ => Ok((name, value)),
+        _ => Ok((name, Hidden::new(value))),
     };
     given.iter().map(lower).map(value).collect()
 }

@@ -46,6 +46,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(switch::resume))
         .routes(routes!(switch::enable))
         .routes(routes!(switch::disable))
+        .routes(routes!(switch::verify))
         .routes(routes!(circuit::act))
         .routes(routes!(health::get))
 }
@@ -53,7 +54,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 /// A webhook as people see it now.
 async fn seen(app: &AppState, webhook: Webhook) -> Result<WebhookView, AppError> {
     let last_success_at = app.last_success(webhook.id).await?;
-    Ok(WebhookView::new(webhook, last_success_at))
+    Ok(WebhookView::new(webhook, last_success_at, app.engine().clock().now()))
 }
 
 fn parse_secret(text: Option<&str>) -> Result<Option<Secret>, Problem> {
@@ -76,8 +77,8 @@ async fn create(
     let secret = parse_secret(input.secret.as_deref())?;
     let mut state = WebhookState::Active;
     input.wants_state()?.unwrap_or(InputState::Active).apply_to(&mut state);
-    let webhook = app.create_webhook(tenant, input.new_spec()?, secret, state).await?;
-    Ok((StatusCode::CREATED, axum::Json(WebhookView::with_secret(webhook, None))).into_response())
+    let webhook = app.create_webhook(&caller, tenant, input.new_spec()?, secret, state).await?;
+    Ok((StatusCode::CREATED, axum::Json(WebhookView::with_secret(webhook, None, app.engine().clock().now()))).into_response())
 }
 
 /// Which webhooks to list.
@@ -146,6 +147,7 @@ async fn get(
 
 async fn change(
     app: &AppState,
+    by: &Actor,
     tenant: &TenantId,
     id: WebhookId,
     input: &WebhookInput,
@@ -160,7 +162,7 @@ async fn change(
         }
         input.apply_to(&mut webhook.spec)
     };
-    Ok(seen(app, app.change_webhook(tenant, id, apply).await?).await?)
+    Ok(seen(app, app.change_webhook(by, "webhook.update", tenant, id, apply).await?).await?)
 }
 
 /// Change a webhook
@@ -180,7 +182,7 @@ async fn patch(
 ) -> Result<axum::Json<WebhookView>, Problem> {
     let named = input.tenant_id.as_deref().or(query.tenant_id.as_deref());
     let tenant = app.acts_for(&caller, named).await?;
-    change(&app, &tenant, id, &input).await.map(axum::Json)
+    change(&app, &caller, &tenant, id, &input).await.map(axum::Json)
 }
 
 /// Change a webhook
@@ -215,7 +217,7 @@ async fn delete(
     Query(query): Query<TenantQuery>,
 ) -> Result<StatusCode, Problem> {
     let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
-    app.delete_webhook(&tenant, id).await?;
+    app.delete_webhook(&caller, &tenant, id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -250,9 +252,9 @@ async fn rotate_secret(
     let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     let secret = parse_secret(input.secret.as_deref())?;
     let overlap = input.overlap.unwrap_or(DEFAULT_OVERLAP).get();
-    let webhook = app.rotate_secret(&tenant, id, secret, overlap).await?;
+    let webhook = app.rotate_secret(&caller, &tenant, id, secret, overlap).await?;
     let last_success_at = app.last_success(id).await?;
-    Ok(axum::Json(WebhookView::with_secret(webhook, last_success_at)))
+    Ok(axum::Json(WebhookView::with_secret(webhook, last_success_at, app.engine().clock().now())))
 }
 
 /// What to send as a test.

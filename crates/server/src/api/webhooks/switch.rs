@@ -31,7 +31,7 @@ pub(super) async fn pause(
     OptionalJson(input): OptionalJson<TenantInput>,
 ) -> Result<axum::Json<WebhookView>, Problem> {
     let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
-    let webhook = App::pause_webhook(&app, &tenant, id).await?;
+    let webhook = App::pause_webhook(&app, &caller, &tenant, id).await?;
     Ok(axum::Json(seen(&app, webhook).await?))
 }
 
@@ -51,7 +51,7 @@ pub(super) async fn resume(
     OptionalJson(input): OptionalJson<TenantInput>,
 ) -> Result<axum::Json<WebhookView>, Problem> {
     let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
-    let webhook = App::resume_webhook(&app, &tenant, id).await?;
+    let webhook = App::resume_webhook(&app, &caller, &tenant, id).await?;
     Ok(axum::Json(seen(&app, webhook).await?))
 }
 
@@ -71,7 +71,9 @@ pub(super) async fn enable(
     OptionalJson(input): OptionalJson<TenantInput>,
 ) -> Result<axum::Json<WebhookView>, Problem> {
     let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
-    let webhook = app.change_webhook(&tenant, id, |webhook| put(InputState::Active, webhook)).await?;
+    let webhook = app
+        .change_webhook(&caller, "webhook.enable", &tenant, id, |webhook| put(InputState::Active, webhook))
+        .await?;
     Ok(axum::Json(seen(&app, webhook).await?))
 }
 
@@ -91,7 +93,29 @@ pub(super) async fn disable(
     OptionalJson(input): OptionalJson<TenantInput>,
 ) -> Result<axum::Json<WebhookView>, Problem> {
     let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
-    let webhook = app.change_webhook(&tenant, id, |webhook| put(InputState::Disabled, webhook)).await?;
+    let webhook = app
+        .change_webhook(&caller, "webhook.disable", &tenant, id, |webhook| put(InputState::Disabled, webhook))
+        .await?;
+    Ok(axum::Json(seen(&app, webhook).await?))
+}
+
+/// Verify a webhook's URL again
+///
+/// Its endpoint is asked to echo a challenge; until it does, nothing else is sent. A disabled one is a conflict.
+#[utoipa::path(
+    post, path = "/v1/webhooks/{id}/verify", tag = "webhooks", params(("id" = String, Path), TenantQuery),
+    request_body = TenantInput,
+    responses((status = 200, body = WebhookView), ChangeProblems),
+)]
+pub(super) async fn verify(
+    State(app): State<AppState>,
+    May(caller, _): May<Manages>,
+    Id(id): Id<WebhookId>,
+    Query(query): Query<TenantQuery>,
+    OptionalJson(input): OptionalJson<TenantInput>,
+) -> Result<axum::Json<WebhookView>, Problem> {
+    let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
+    let webhook = app.verify_webhook(&caller, &tenant, id).await?;
     Ok(axum::Json(seen(&app, webhook).await?))
 }
 

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use redrive_core::{
     TenantId, Time, WebhookId,
     breaker::BreakerConfig,
+    confidential::EndpointAuth,
     event::PayloadFormat,
     event_type::Pattern,
     lane::Ordering,
     limiter::RateLimit,
     retry::RetryConfig,
-    signature::SignatureConfig,
+    signature::{LiveSecret, Scheme, SignatureConfig, rotation_due},
     webhook::{Owner, Webhook, WebhookState},
 };
 use serde::Serialize;
@@ -48,7 +49,7 @@ pub(crate) struct WebhookView {
     secret: Option<String>,
     /// The secrets that sign now, newest first, without their values.
     secrets: Vec<SecretView>,
-    /// `active`, `paused` or `disabled`.
+    /// `active`, `paused`, `pending_verification` or `disabled`.
     state: &'static str,
     /// Whether events are sent.
     active: bool,
@@ -66,6 +67,13 @@ pub(crate) struct WebhookView {
     max_in_flight: Option<u32>,
     /// Headers sent along; values are not shown.
     headers: BTreeMap<String, String>,
+    /// How the endpoint is convinced, beside the signature; values are not shown.
+    auth: Option<AuthView>,
+    /// Whether the endpoint has to echo a challenge before it gets events.
+    verify_url: bool,
+    /// Since when the newest secret should have been rotated; null if it need not be.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    rotation_due_since: Option<Time>,
     /// Your own notes.
     metadata: BTreeMap<String, String>,
     /// When it is to be disabled; null for never.
@@ -82,9 +90,39 @@ pub(crate) struct WebhookView {
     updated_at: Time,
 }
 
+/// How an endpoint is convinced, without what is secret about it.
+#[derive(Serialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum AuthView {
+    /// HTTP basic authentication.
+    Basic {
+        /// The user's name.
+        username: String,
+        /// Not shown.
+        password: &'static str,
+    },
+    /// A bearer token.
+    Bearer {
+        /// Not shown.
+        token: &'static str,
+    },
+}
+
+impl From<EndpointAuth> for AuthView {
+    fn from(auth: EndpointAuth) -> Self {
+        match auth {
+            EndpointAuth::Basic { username, .. } => Self::Basic { username, password: REDACTED },
+            EndpointAuth::Bearer { .. } => Self::Bearer { token: REDACTED },
+        }
+    }
+}
+
 /// A secret without its value.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct SecretView {
+    /// The key that verifies `v1a` signatures, where the webhook has them: `whpk_…`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    public_key: Option<String>,
     /// When it was made.
     #[schema(value_type = String, format = DateTime)]
     created_at: Time,
@@ -95,9 +133,17 @@ pub(crate) struct SecretView {
 
 impl WebhookView {
     /// A webhook, and when it last took a delivery.
-    pub(super) fn new(webhook: Webhook, last_success_at: Option<Time>) -> Self {
+    pub(super) fn new(webhook: Webhook, last_success_at: Option<Time>, now: Time) -> Self {
         let spec = webhook.spec;
-        let secrets = webhook.secrets.iter();
+        let public_key = |live: &LiveSecret| match spec.signature.scheme {
+            Scheme::Standard => None,
+            Scheme::StandardEd25519 => Some(live.secret.public_key()),
+        };
+        let secret = |live: &LiveSecret| SecretView {
+            public_key: public_key(live),
+            created_at: live.created_at,
+            expires_at: live.expires_at,
+        };
         Self {
             id: webhook.id,
             tenant_id: webhook.tenant,
@@ -109,9 +155,8 @@ impl WebhookView {
             payload_format: spec.payload_format,
             signature: spec.signature,
             secret: None,
-            secrets: secrets
-                .map(|live| SecretView { created_at: live.created_at, expires_at: live.expires_at })
-                .collect(),
+            secrets: webhook.secrets.iter().map(secret).collect(),
+            rotation_due_since: rotation_due(&webhook.secrets, now),
             state: webhook.state.name(),
             active: webhook.state == WebhookState::Active,
             disabled_reason: webhook.state.cancels_because().map(str::to_owned),
@@ -121,6 +166,8 @@ impl WebhookView {
             ordering_guarantee: spec.ordering_guarantee,
             max_in_flight: spec.max_in_flight,
             headers: spec.headers.into_keys().map(|name| (name, REDACTED.to_owned())).collect(),
+            auth: spec.auth.map(AuthView::from),
+            verify_url: spec.verify_url,
             metadata: spec.metadata,
             expires_at: spec.expires_at,
             last_success_at,
@@ -130,8 +177,8 @@ impl WebhookView {
     }
 
     /// The same with the webhook's newest secret, which is shown this once.
-    pub(super) fn with_secret(webhook: Webhook, last_success_at: Option<Time>) -> Self {
+    pub(super) fn with_secret(webhook: Webhook, last_success_at: Option<Time>, now: Time) -> Self {
         let secret = webhook.secrets.first().map(|live| live.secret.reveal());
-        Self { secret, ..Self::new(webhook, last_success_at) }
+        Self { secret, ..Self::new(webhook, last_success_at, now) }
     }
 }

@@ -17,15 +17,43 @@ CREATE TABLE tenants (
 ) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500);
 
 CREATE TABLE api_keys (
-    id         uuid PRIMARY KEY,
-    tenant     text COLLATE "C",
-    name       text NOT NULL,
-    hash       bytea NOT NULL UNIQUE,
-    scopes     integer NOT NULL,
-    created_at bigint NOT NULL,
-    revoked_at bigint
+    id           uuid PRIMARY KEY,
+    tenant       text COLLATE "C",
+    name         text NOT NULL,
+    hash         bytea NOT NULL UNIQUE,
+    scopes       integer NOT NULL,
+    -- A session is a key that is short-lived, and not listed among the keys.
+    session      boolean NOT NULL DEFAULT false,
+    -- Where it may be used from: a JSON list of networks.
+    networks     text NOT NULL DEFAULT '[]',
+    created_at   bigint NOT NULL,
+    expires_at   bigint,
+    revoked_at   bigint,
+    last_used_at bigint
 );
-CREATE INDEX api_keys_by_tenant ON api_keys (tenant, id);
+CREATE INDEX api_keys_by_tenant ON api_keys (tenant, id) WHERE NOT session;
+CREATE INDEX api_keys_sessions ON api_keys (expires_at) WHERE session;
+
+-- Who changed what. An entry is written before the change, and completed once, after it.
+CREATE TABLE audit (
+    id      uuid PRIMARY KEY,
+    tenant  text COLLATE "C",
+    actor   text NOT NULL,
+    key     uuid,
+    address text,
+    action  text COLLATE "C" NOT NULL,
+    object  text,
+    result  text,
+    before  text,
+    after   text
+);
+CREATE INDEX audit_by_tenant ON audit (tenant, id);
+CREATE FUNCTION audit_is_kept() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'an entry of the audit log is never changed';
+END $$;
+CREATE TRIGGER audit_is_kept BEFORE UPDATE ON audit FOR EACH ROW WHEN (OLD.result IS NOT NULL)
+    EXECUTE FUNCTION audit_is_kept();
 
 -- An epoch is a number that is never used twice, not even after its row is gone.
 CREATE TABLE nodes (
@@ -42,10 +70,11 @@ CREATE TABLE webhooks (
     revision   bigint NOT NULL,
     state      text NOT NULL,
     spec       text NOT NULL,
-    secrets    text NOT NULL,
+    -- Secrets and whatever else is confidential, sealed.
+    sealed     bytea NOT NULL,
     deleted    boolean NOT NULL DEFAULT false,
     sweeping   boolean NOT NULL DEFAULT false,
-    -- When it is to be disabled; only of those that may still get events.
+    -- When it is to be disabled, or its endpoint to be asked for an echo.
     expires_at bigint,
     created_at bigint NOT NULL,
     updated_at bigint NOT NULL

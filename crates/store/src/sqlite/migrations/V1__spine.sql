@@ -13,15 +13,39 @@ CREATE TABLE tenants (
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE api_keys (
-    id         BLOB PRIMARY KEY,
-    tenant     TEXT,
-    name       TEXT NOT NULL,
-    hash       BLOB NOT NULL UNIQUE,
-    scopes     INTEGER NOT NULL,
-    created_at INTEGER NOT NULL,
-    revoked_at INTEGER
+    id           BLOB PRIMARY KEY,
+    tenant       TEXT,
+    name         TEXT NOT NULL,
+    hash         BLOB NOT NULL UNIQUE,
+    scopes       INTEGER NOT NULL,
+    -- A session is a key that is short-lived, and not listed among the keys.
+    session      INTEGER NOT NULL DEFAULT 0,
+    -- Where it may be used from: a JSON list of networks.
+    networks     TEXT NOT NULL DEFAULT '[]',
+    created_at   INTEGER NOT NULL,
+    expires_at   INTEGER,
+    revoked_at   INTEGER,
+    last_used_at INTEGER
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX api_keys_by_tenant ON api_keys (tenant, id);
+CREATE INDEX api_keys_by_tenant ON api_keys (tenant, id) WHERE session = 0;
+CREATE INDEX api_keys_sessions ON api_keys (expires_at) WHERE session = 1;
+
+-- Who changed what. An entry is written before the change, and completed once, after it.
+CREATE TABLE audit (
+    id      BLOB PRIMARY KEY,
+    tenant  TEXT,
+    actor   TEXT NOT NULL,
+    key     BLOB,
+    address TEXT,
+    action  TEXT NOT NULL,
+    object  TEXT,
+    result  TEXT,
+    before  TEXT,
+    after   TEXT
+) STRICT, WITHOUT ROWID;
+CREATE INDEX audit_by_tenant ON audit (tenant, id);
+CREATE TRIGGER audit_is_kept BEFORE UPDATE ON audit WHEN OLD.result IS NOT NULL
+BEGIN SELECT RAISE(ABORT, 'an entry of the audit log is never changed'); END;
 
 -- AUTOINCREMENT: an epoch is never used twice, not even after its row is gone.
 CREATE TABLE nodes (
@@ -39,10 +63,11 @@ CREATE TABLE webhooks (
     revision   INTEGER NOT NULL,
     state      TEXT NOT NULL,
     spec       TEXT NOT NULL,
-    secrets    TEXT NOT NULL,
+    -- Secrets and whatever else is confidential, sealed.
+    sealed     BLOB NOT NULL,
     deleted    INTEGER NOT NULL DEFAULT 0,
     sweeping   INTEGER NOT NULL DEFAULT 0,
-    -- When it is to be disabled; only of those that may still get events.
+    -- When it is to be disabled, or its endpoint to be asked for an echo.
     expires_at INTEGER,
     created_at INTEGER NOT NULL,
     updated_at INTEGER NOT NULL

@@ -1,0 +1,120 @@
+//! Asking endpoints to echo a challenge, so that nobody is sent events who did not want any.
+
+use std::{sync::Arc, time::Duration};
+
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use redrive_core::{
+    EventId, TenantId, Time, WebhookId, signature,
+    verification::{NOT_VERIFIED, challenge_body, is_echo},
+    webhook::{Webhook, WebhookState},
+};
+use redrive_egress::{Outbound, Target};
+use redrive_store::StoreError;
+
+use crate::{ChangeError, Engine, Inner, clock};
+
+/// How many endpoints are asked at once.
+pub(crate) const AT_ONCE: usize = 32;
+/// How long an endpoint may take to echo.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Inner {
+    /// Asks the endpoint of a webhook that waits for its echo, if it is time to. Of several nodes, the one that
+    /// first notes that it asks does.
+    pub(crate) async fn verify_if_due(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        webhook: WebhookId,
+        now: Time,
+    ) -> Result<(), StoreError> {
+        let asks = |webhook: &mut Webhook| {
+            let WebhookState::PendingVerification(verification) = webhook.state else { return Err(()) };
+            if verification.next > now {
+                return Err(());
+            }
+            webhook.state = match verification.asked(now) {
+                Some(asked) => WebhookState::PendingVerification(asked),
+                None => WebhookState::Disabled(NOT_VERIFIED.into()),
+            };
+            Ok(())
+        };
+        let webhook = match Engine(self.clone()).change_webhook(tenant, webhook, asks).await {
+            Ok(webhook) => webhook,
+            Err(ChangeError::Missing | ChangeError::Refused(())) => return Ok(()),
+            Err(ChangeError::Store(error)) => return Err(error),
+        };
+        if matches!(webhook.state, WebhookState::PendingVerification(_)) {
+            self.runtime.spawn(self.clone().verify(webhook));
+        }
+        Ok(())
+    }
+
+    async fn verify(self: Arc<Self>, webhook: Webhook) {
+        let Ok(_turn) = self.verifying.acquire().await else { return };
+        let (tenant, id, url) = (&webhook.tenant, webhook.id, &webhook.spec.url);
+        if !self.echoes(&webhook).await {
+            tracing::info!(webhook = %id, "the endpoint did not echo the challenge; it is asked again later");
+            return;
+        }
+        let activate = |webhook: &mut Webhook| {
+            // Another URL has to be asked itself.
+            if !matches!(webhook.state, WebhookState::PendingVerification(_)) || webhook.spec.url != *url {
+                return Err(());
+            }
+            webhook.spec.verified_url = Some(url.clone());
+            webhook.state = WebhookState::Active;
+            Ok(())
+        };
+        match Engine(self.clone()).change_webhook(tenant, id, activate).await {
+            Ok(_) => {
+                tracing::info!(webhook = %id, "the endpoint echoed the challenge; the webhook is active")
+            }
+            Err(ChangeError::Missing | ChangeError::Refused(())) => {}
+            // It is asked again.
+            Err(ChangeError::Store(error)) => {
+                tracing::warn!(webhook = %id, %error, "a verified webhook cannot be activated yet");
+            }
+        }
+    }
+
+    /// Whether the endpoint sends a challenge back.
+    async fn echoes(&self, webhook: &Webhook) -> bool {
+        let Ok(target) = Target::parse(&webhook.spec.url) else { return false };
+        let challenge: String = clock::secret_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        let body = challenge_body(&challenge);
+        let headers = self.challenge_headers(webhook, &body);
+        let exchange = self.egress.post(Outbound { target, headers, body, timeout: TIMEOUT }).await;
+        exchange.result.is_ok_and(|answer| is_echo(&challenge, answer.status, &answer.body_sample))
+    }
+
+    /// Signed like any other request, so that receivers can tell who asks.
+    fn challenge_headers(&self, webhook: &Webhook, body: &[u8]) -> HeaderMap {
+        let now = self.clock.now();
+        let id = EventId::new(now, &clock::randomness()).to_string();
+        let secrets: Vec<_> = signature::live(&webhook.secrets, now).collect();
+        let signed = signature::sign(webhook.spec.signature, &secrets, &id, now, body);
+        let value = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""));
+        let mut headers: HeaderMap = [
+            (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
+            (header::USER_AGENT, value(&self.settings.user_agent)),
+            (HeaderName::from_static("webhook-id"), value(&id)),
+            (HeaderName::from_static("webhook-timestamp"), HeaderValue::from(now.secs())),
+            (HeaderName::from_static("webhook-signature"), value(&signed.webhook_signature)),
+            (HeaderName::from_static("x-webhook-signature"), value(&signed.x_webhook_signature)),
+            (HeaderName::from_static("x-webhook-id"), value(&webhook.id.to_string())),
+            (HeaderName::from_static("x-webhook-event"), value(redrive_core::verification::CHALLENGE)),
+        ]
+        .into_iter()
+        .collect();
+        if let Some(auth) = webhook.spec.auth.as_ref().and_then(|auth| auth.header()) {
+            headers.insert(header::AUTHORIZATION, auth);
+        }
+        for (name, value) in &webhook.spec.headers {
+            if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value.reveal()))
+            {
+                headers.insert(name, value);
+            }
+        }
+        headers
+    }
+}

@@ -1,0 +1,65 @@
+//! `redrive secrets`: making a master key, and sealing everything with a new one.
+
+use clap::Subcommand;
+use serde_json::json;
+
+use super::{CliError, ServerArgs, block_on, keys::admin_key, remote::Remote};
+use crate::{
+    config::{Backend, Profile},
+    store, vault,
+};
+
+/// Webhooks sealed anew in one step.
+const STEP: usize = 200;
+
+#[derive(Subcommand)]
+pub(super) enum SecretsCommand {
+    /// Print a new master key. Keep it safe: without it nobody can read what it has sealed.
+    NewKey,
+    /// Seal every secret with the current master key, while servers run. Afterwards old keys are of no use.
+    RotateMasterKey(ServerArgs),
+}
+
+#[expect(clippy::print_stdout, reason = "the answer of a command goes to standard output")]
+pub(super) fn run(command: SecretsCommand) -> Result<(), CliError> {
+    match command {
+        SecretsCommand::NewKey => println!("{}", *vault::new_key().reveal()),
+        SecretsCommand::RotateMasterKey(args) => {
+            let changed = block_on(rotate(&args))?;
+            println!(
+                "{changed} webhooks are sealed anew. Once every server runs with the new master key, the old one can \
+                 be taken out of secrets.old_master_key_files."
+            );
+        }
+    }
+    Ok(())
+}
+
+async fn rotate(args: &ServerArgs) -> Result<u64, CliError> {
+    let config = args.load(Profile::Serve)?;
+    let mut backend = config.database.backend()?;
+    if let Backend::Postgres(options) = &mut backend {
+        options.migrate = false;
+    }
+    let vault = vault::open(&config, Profile::Serve, &backend)?;
+    let store = match store::open(&backend, Some(&vault)).await {
+        Ok(store) => store,
+        // The server that has the file does it itself.
+        Err(redrive_store::OpenError::InUse { .. }) => {
+            let remote = Remote { address: config.server.listen, key: admin_key(&config, &backend)? };
+            let answer = remote.call("POST", "/v1/secrets/rotate-master-key", Some(&json!({}))).await?;
+            return Ok(answer["sealed_anew"].as_u64().unwrap_or_default());
+        }
+        Err(error) => return Err(error.into()),
+    };
+    vault::check(&vault, &*store).await?;
+    let (mut after, mut changed) = (None, 0);
+    loop {
+        let step = store.rewrap(after, STEP).await?;
+        changed += step.changed as u64;
+        match step.last {
+            Some(last) => after = Some(last),
+            None => return Ok(changed),
+        }
+    }
+}
