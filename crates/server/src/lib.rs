@@ -4,6 +4,6 @@ pub mod api;
 pub mod app;
 pub mod cli;
 pub mod config;
-mod http;
+pub mod http;
 mod store;
 mod telemetry;

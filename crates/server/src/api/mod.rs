@@ -22,6 +22,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_swagger_ui::SwaggerUi;
 
 use self::problem::Problem;
+pub(crate) use self::problem::name_request;
 use crate::app::App;
 
 /// What every handler has at hand.

@@ -37,7 +37,12 @@ pub(super) struct Problem {
     pub(crate) detail: String,
     /// The path of the offending field.
     #[serde(skip_serializing_if = "Option::is_none")]
-    field: Option<String>,
+    #[schema(value_type = Option<String>)]
+    field: Option<Box<str>>,
+    /// The request's id, as in the header `X-Request-Id`: name it when you ask for help.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "req_5b0c3f9a7e12000000000001")]
+    request_id: Option<Box<str>>,
 }
 
 impl Problem {
@@ -49,13 +54,24 @@ impl Problem {
             code,
             detail: detail.into(),
             field: None,
+            request_id: None,
         }
     }
 
-    pub(crate) fn field(mut self, field: impl Into<String>) -> Self {
+    pub(crate) fn field(mut self, field: impl Into<Box<str>>) -> Self {
         self.field = Some(field.into());
         self
     }
+}
+
+/// Puts the request's id into an answer that is a problem.
+pub(crate) fn name_request(answer: &mut Response, id: &str) {
+    let Some(mut problem) = answer.extensions_mut().remove::<Problem>() else { return };
+    problem.request_id = Some(id.into());
+    let body = serde_json::to_vec(&problem).unwrap_or_default();
+    // The length was counted without it.
+    answer.headers_mut().remove(header::CONTENT_LENGTH);
+    *answer.body_mut() = body.into();
 }
 
 impl From<Invalid> for Problem {
@@ -129,6 +145,8 @@ impl IntoResponse for Problem {
             }
             _ => {}
         }
+        // Whoever knows the request's id adds it.
+        response.extensions_mut().insert(self);
         response
     }
 }

@@ -133,7 +133,8 @@ fn remote(config: &Config, backend: &Backend) -> Result<Remote, CliError> {
             "a server has the database open; set REDRIVE_ADMIN_KEY to its admin key to go through it",
         )
     })?;
-    Ok(Remote { address: config.server.listen, key })
+    let certificate = config.server.tls_cert.clone();
+    Ok(Remote { address: config.server.listen, certificate, key })
 }
 
 pub(super) fn run(command: KeysCommand) -> Result<(), CliError> {
