@@ -14,7 +14,7 @@ use tokio::{
 /// A server with little patience for one thing, and more than a test takes for all others.
 async fn impatient(setting: &str) -> Redrive {
     let setup = ["HEAD", "BODY", "WRITE", "IDLE"].iter().fold(Setup::new(), |setup, what| {
-        let span = if *what == setting { "400ms" } else { "1h" };
+        let span = if *what == setting { "1s" } else { "1h" };
         setup.env(format!("REDRIVE_SERVER_{what}_TIMEOUT"), span)
     });
     Redrive::start_with(setup).await
@@ -88,7 +88,7 @@ async fn a_connection_that_rests_is_closed_in_the_end() {
     let mut stream = connect(&redrive).await;
     for _ in 0..5 {
         // Together they take longer than it may rest, each of them does not.
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(250)).await;
         stream.write_all(HEALTH).await.unwrap();
         one_answer(&mut stream).await;
     }
@@ -134,14 +134,14 @@ async fn a_client_that_reads_slowly_gets_its_answer() {
     let mut stream = connect(&redrive).await;
     let request = b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
     stream.write_all(request).await.unwrap();
-    let (mut bytes, mut chunk) = (Vec::new(), vec![0; 128 * 1024]);
+    let (mut bytes, mut chunk) = (Vec::new(), vec![0; 64 * 1024]);
     loop {
         let count = stream.read(&mut chunk).await.unwrap();
         if count == 0 {
             break;
         }
         bytes.extend_from_slice(&chunk[..count]);
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let text = String::from_utf8_lossy(&bytes);
     let (head, body) = text.split_once("\r\n\r\n").unwrap();

@@ -65,6 +65,13 @@ async fn the_page_of_the_documentation_may_run_its_own_scripts_and_no_others() {
     let scripts = html.matches("<script").count();
     assert!(scripts > 0 && html.matches("<script src=\"./").count() == scripts, "{html}");
     assert!(!html.contains(" onload=") && !html.contains("<style"), "{html}");
+    let settings = api.get("/docs/swagger-initializer.js").await;
+    let settings = String::from_utf8_lossy(&settings.body).into_owned();
+    assert!(
+        settings.contains("/openapi.json") && settings.contains("SwaggerUIStandalonePreset"),
+        "{settings}"
+    );
+    assert!(settings.contains("\"validatorUrl\": \"none\""), "nobody else is asked: {settings}");
     assert_eq!(api.get("/docsx").await.header("cache-control"), Some("no-store"));
 }
 

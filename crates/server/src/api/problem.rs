@@ -18,7 +18,7 @@ use crate::app::AppError;
 
 /// An error, as `application/problem+json`.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub(super) struct Problem {
+pub(crate) struct Problem {
     /// A name for this kind of problem, as a URI.
     #[serde(rename = "type")]
     #[schema(example = "urn:redrive:problem:invalid_field")]
@@ -56,6 +56,13 @@ impl Problem {
             field: None,
             request_id: None,
         }
+    }
+
+    /// For what should never happen. The log says what did.
+    pub(crate) fn internal() -> Self {
+        let detail = "something went wrong inside the server, and it is not known what was done; look before you \
+                      send it again, and tell the operator the request_id";
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
     }
 
     pub(crate) fn field(mut self, field: impl Into<Box<str>>) -> Self {
@@ -158,13 +165,13 @@ pub(super) struct ChangeProblems;
 
 impl IntoResponses for ReadProblems {
     fn responses() -> BTreeMap<String, RefOr<Documented>> {
-        documented(&[400, 401, 403, 404, 429, 503])
+        documented(&[400, 401, 403, 404, 429, 500, 503])
     }
 }
 
 impl IntoResponses for ChangeProblems {
     fn responses() -> BTreeMap<String, RefOr<Documented>> {
-        documented(&[400, 401, 403, 404, 408, 409, 413, 415, 429, 503])
+        documented(&[400, 401, 403, 404, 408, 409, 413, 415, 429, 500, 503])
     }
 }
 
