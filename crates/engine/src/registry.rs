@@ -222,6 +222,7 @@ impl Registry {
         Ok(())
     }
 
+    /// What holds for a tenant, as far as it is known here.
     pub fn tenancy(&self, tenant: &TenantId) -> Arc<Tenancy> {
         if let Some(known) = self.tenancies.read().get(tenant) {
             return known.clone();

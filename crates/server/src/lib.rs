@@ -5,7 +5,7 @@ pub mod app;
 pub mod cli;
 pub mod config;
 mod files;
-mod http;
+pub mod http;
 mod store;
 mod telemetry;
 mod vault;

@@ -92,7 +92,11 @@ fn serve_refuses_what_is_unsafe() {
         assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
         stderr(&output)
     };
-    let no_key = said(&["serve", "--listen", "127.0.0.1:0"], &[]);
+    let no_master = said(&["serve", "--listen", "127.0.0.1:0"], &[]);
+    assert!(no_master.contains("redrive secrets new-key > master.key"), "{no_master}");
+    let master = stdout(&redrive(folder.path(), &["secrets", "new-key"]));
+    let master = ("REDRIVE_SECRETS_MASTER_KEY", master.trim());
+    let no_key = said(&["serve", "--listen", "127.0.0.1:0"], &[master]);
     assert!(
         no_key.contains("REDRIVE_ADMIN_KEY") && no_key.contains("redrive keys create --admin"),
         "{no_key}"

@@ -17,8 +17,10 @@ use tempfile::TempDir;
 use crate::{Api, PATIENCE, watched::Watched};
 
 /// The admin key that every process is started with.
+/// The master key of every server that a test starts: 32 times the same byte, in base64.
+const MASTER_KEY: &str = "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=";
 const ADMIN_KEY: &str = "rdk_test_0123456789abcdef0123456789abcdef";
-const LISTENING: &str = "listening on http://";
+const LISTENING: &str = "listening on http";
 
 /// How to start the binary, where that differs from `redrive dev` in a fresh directory.
 #[derive(Default)]
@@ -132,6 +134,7 @@ impl Setup {
             .args(["--database-url", &self.database_url.clone().unwrap_or_else(database)])
             .args(&self.args)
             .env("REDRIVE_ADMIN_KEY", ADMIN_KEY)
+            .env("REDRIVE_SECRETS_MASTER_KEY", MASTER_KEY)
             .env("NO_COLOR", "1")
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .current_dir(data_dir)
@@ -351,6 +354,7 @@ impl Drop for Redrive {
 /// The address in a line such as `… listening on http://127.0.0.1:8080/ …`.
 fn address_in(line: &str) -> Option<SocketAddr> {
     let (_, rest) = line.split_once(LISTENING)?;
+    let rest = rest.strip_prefix('s').unwrap_or(rest).strip_prefix("://")?;
     let end = rest.find(|c: char| !c.is_ascii_hexdigit() && !"[]:.".contains(c)).unwrap_or(rest.len());
     rest[..end].trim_end_matches('.').parse().ok()
 }
@@ -455,6 +459,7 @@ while :; do sleep 0.01; done";
             ("listening on http://127.0.0.1:80/docs.", Some("127.0.0.1:80")),
             ("listening on http://127.0.0.1:80.", Some("127.0.0.1:80")),
             ("listening on http://[::1]:80 (dev)", Some("[::1]:80")),
+            ("listening on https://127.0.0.1:443", Some("127.0.0.1:443")),
             ("listening on http://somewhere", None),
             ("listening", None),
         ] {

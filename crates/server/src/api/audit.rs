@@ -118,13 +118,8 @@ async fn list(
         Some(id) => Some(named(&app, id).await?),
         None => None,
     };
-    let filter = AuditFilter {
-        tenant,
-        action: query.action,
-        object: query.object_id,
-        from: query.from,
-        to: query.to,
-    };
+    let filter =
+        AuditFilter { tenant, action: query.action, object: query.object_id, from: query.from, to: query.to };
     let paging = Paging { cursor: query.cursor, limit: query.limit, offset: query.offset, tenant_id: None };
     let entries = app.list_audit(filter, paging.request()?).await?;
     Ok(axum::Json(paging.page(entries, |entry| entry.id, AuditView::from)))

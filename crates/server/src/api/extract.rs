@@ -1,6 +1,6 @@
 //! What handlers take in: the caller, ids, queries and JSON bodies, each with errors that help.
 
-use std::{marker::PhantomData, net::IpAddr, str::FromStr, sync::Arc, time::Duration};
+use std::{marker::PhantomData, net::IpAddr, str::FromStr, sync::Arc};
 
 use axum::{
     extract::{FromRequest, FromRequestParts, Request},
@@ -20,8 +20,6 @@ use crate::{
     http::ClientAddr,
 };
 
-/// How long a client may take to send a body.
-const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// The largest body of anything but a batch, beside the payload itself.
 const OVERHEAD: usize = 64 * 1024;
 
@@ -174,7 +172,7 @@ impl FromRequest<AppState> for Single {
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
         let most = app.rules().max_payload_bytes + OVERHEAD;
-        read_body(request, most).await.map(Self)
+        read_body(request, most, app).await.map(Self)
     }
 }
 
@@ -183,7 +181,7 @@ impl FromRequest<AppState> for Batch {
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
         let most = MAX_BATCH_BYTES.max(app.rules().max_payload_bytes + OVERHEAD);
-        read_body(request, most).await.map(Self)
+        read_body(request, most, app).await.map(Self)
     }
 }
 
@@ -268,7 +266,7 @@ fn bad_json(error: &serde_json::Error, path: &str) -> Problem {
     Invalid::new(field, message).into()
 }
 
-async fn read_body(request: Request, most: usize) -> Result<Raw, Problem> {
+async fn read_body(request: Request, most: usize, app: &App) -> Result<Raw, Problem> {
     let (parts, body) = request.into_parts();
     check_content_type(&parts.headers)?;
     let announced =
@@ -276,7 +274,7 @@ async fn read_body(request: Request, most: usize) -> Result<Raw, Problem> {
     if announced.is_some_and(|length: u64| length > most as u64) {
         return Err(too_large(most));
     }
-    let read = tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, most).collect());
+    let read = tokio::time::timeout(app.rules().body_timeout, Limited::new(body, most).collect());
     match read.await {
         Ok(Ok(collected)) => Ok(Raw { headers: parts.headers, body: collected.to_bytes() }),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large(most)),

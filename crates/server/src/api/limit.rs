@@ -9,7 +9,11 @@ use axum::{
 };
 use redrive_engine::clock;
 
-use super::{AppState, extract::{caller, client_address}, problem::Problem};
+use super::{
+    AppState,
+    extract::{caller, client_address},
+    problem::Problem,
+};
 use crate::app::throttle::Allowance;
 
 /// Counts a call, refuses it if it is one too many, and tells where its key stands.

@@ -24,7 +24,7 @@ use utoipa::{
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_swagger_ui::SwaggerUi;
 
-use self::problem::Problem;
+pub(crate) use self::problem::{Problem, name_request};
 use crate::app::App;
 
 /// What every handler has at hand.
@@ -87,15 +87,18 @@ pub fn router(app: AppState) -> Router {
         return router.fallback(no_api).method_not_allowed_fallback(wrong_method).with_state(app);
     }
     let (router, openapi) = described().split_for_parts();
-    let router = router
-        .merge(SwaggerUi::new("/docs").url("/openapi.json", openapi))
-        .fallback(no_such_path)
-        .method_not_allowed_fallback(wrong_method);
+    let router = router.merge(page(openapi)).fallback(no_such_path).method_not_allowed_fallback(wrong_method);
     let router = match app.throttle() {
         Some(_) => router.layer(middleware::from_fn_with_state(app.clone(), limit::limited)),
         None => router,
     };
     router.with_state(app)
+}
+
+/// The page that shows the document. It asks nobody else about it.
+fn page(document: utoipa::openapi::OpenApi) -> SwaggerUi {
+    let config = utoipa_swagger_ui::Config::default().validator_url("none");
+    SwaggerUi::new("/docs").config(config).url("/openapi.json", document)
 }
 
 async fn no_such_path(request: Request) -> Problem {

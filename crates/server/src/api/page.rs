@@ -1,6 +1,6 @@
 //! Paging: cursors that only we can read, and limits that make sense.
 
-use redrive_core::{DeliveryId, EventId, Invalid, KeyId, TenantId, WebhookId};
+use redrive_core::{AuditId, DeliveryId, EventId, Invalid, KeyId, TenantId, WebhookId};
 use redrive_store::{DeliveryCursor, PageRequest};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -56,7 +56,7 @@ macro_rules! id_cursor {
         }
     )*};
 }
-id_cursor!(WebhookId, EventId, DeliveryId, KeyId);
+id_cursor!(WebhookId, EventId, DeliveryId, AuditId, KeyId);
 
 impl Cursor for TenantId {
     fn write(&self) -> String {

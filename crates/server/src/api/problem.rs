@@ -1,6 +1,6 @@
 //! The one form of every error: RFC 9457 problem details with a stable `code` and what to do.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, num::NonZeroU32};
 
 use axum::{
     http::{HeaderValue, StatusCode, header},
@@ -18,7 +18,7 @@ use crate::app::AppError;
 
 /// An error, as `application/problem+json`.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub(super) struct Problem {
+pub(crate) struct Problem {
     /// A name for this kind of problem, as a URI.
     #[serde(rename = "type")]
     #[schema(example = "urn:redrive:problem:invalid_field")]
@@ -37,10 +37,15 @@ pub(super) struct Problem {
     pub(crate) detail: String,
     /// The path of the offending field.
     #[serde(skip_serializing_if = "Option::is_none")]
-    field: Option<String>,
+    #[schema(value_type = Option<String>)]
+    field: Option<Box<str>>,
+    /// The request's id, as in the header `X-Request-Id`: name it when you ask for help.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "req_5b0c3f9a7e12000000000001")]
+    request_id: Option<Box<str>>,
     /// In how many seconds to try again, where that is known.
     #[serde(skip)]
-    retry_after: Option<u64>,
+    retry_after: Option<NonZeroU32>,
 }
 
 impl Problem {
@@ -53,18 +58,36 @@ impl Problem {
             detail: detail.into(),
             field: None,
             retry_after: None,
+            request_id: None,
         }
     }
 
-    pub(crate) fn field(mut self, field: impl Into<String>) -> Self {
+    /// For what should never happen. The log says what did.
+    pub(crate) fn internal() -> Self {
+        let detail = "something went wrong inside the server, and it is not known what was done; look before you \
+                      send it again, and tell the operator the request_id";
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
+    }
+
+    pub(crate) fn field(mut self, field: impl Into<Box<str>>) -> Self {
         self.field = Some(field.into());
         self
     }
 
     fn retry_after(mut self, seconds: u64) -> Self {
-        self.retry_after = Some(seconds);
+        self.retry_after = u32::try_from(seconds).ok().and_then(NonZeroU32::new);
         self
     }
+}
+
+/// Puts the request's id into an answer that is a problem.
+pub(crate) fn name_request(answer: &mut Response, id: &str) {
+    let Some(mut problem) = answer.extensions_mut().remove::<Problem>() else { return };
+    problem.request_id = Some(id.into());
+    let body = serde_json::to_vec(&problem).unwrap_or_default();
+    // The length was counted without it.
+    answer.headers_mut().remove(header::CONTENT_LENGTH);
+    *answer.body_mut() = body.into();
 }
 
 impl From<Invalid> for Problem {
@@ -130,7 +153,10 @@ impl IntoResponse for Problem {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         match status {
             StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
-                headers.insert(header::RETRY_AFTER, HeaderValue::from(self.retry_after.unwrap_or(1)));
+                headers.insert(
+                    header::RETRY_AFTER,
+                    HeaderValue::from(self.retry_after.map_or(1, NonZeroU32::get)),
+                );
             }
             StatusCode::UNAUTHORIZED => {
                 headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -141,6 +167,8 @@ impl IntoResponse for Problem {
             }
             _ => {}
         }
+        // Whoever knows the request's id adds it.
+        response.extensions_mut().insert(self);
         response
     }
 }
@@ -152,13 +180,13 @@ pub(super) struct ChangeProblems;
 
 impl IntoResponses for ReadProblems {
     fn responses() -> BTreeMap<String, RefOr<Documented>> {
-        documented(&[400, 401, 403, 404, 429, 503])
+        documented(&[400, 401, 403, 404, 429, 500, 503])
     }
 }
 
 impl IntoResponses for ChangeProblems {
     fn responses() -> BTreeMap<String, RefOr<Documented>> {
-        documented(&[400, 401, 403, 404, 408, 409, 413, 415, 429, 503])
+        documented(&[400, 401, 403, 404, 408, 409, 413, 415, 429, 500, 503])
     }
 }
 

@@ -282,7 +282,10 @@ fn networks(given: Option<Vec<String>>) -> Result<Vec<IpNet>, Invalid> {
         let network = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
         network.map(|network: IpNet| network.trunc()).map_err(|_| {
             let text: String = text.escape_debug().take(64).collect();
-            Invalid::new("allowed_networks", format!("{text:?} is no network; write it as 10.0.0.0/8 or 2001:db8::/32"))
+            Invalid::new(
+                "allowed_networks",
+                format!("{text:?} is no network; write it as 10.0.0.0/8 or 2001:db8::/32"),
+            )
         })
     };
     given.unwrap_or_default().into_iter().map(read).collect()

@@ -197,7 +197,8 @@ impl Live {
 
     /// Whether it may be used now, from there. Where from is unknown to nobody but tests of this file.
     fn admits(&self, now: Time, from: Option<IpAddr>) -> bool {
-        let inside = |from: IpAddr| self.networks.iter().any(|network| network.contains(&from.to_canonical()));
+        let inside =
+            |from: IpAddr| self.networks.iter().any(|network| network.contains(&from.to_canonical()));
         self.expires_at.is_none_or(|end| now < end) && (self.networks.is_empty() || from.is_some_and(inside))
     }
 }

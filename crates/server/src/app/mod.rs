@@ -48,6 +48,8 @@ pub struct Rules {
     pub urls: UrlRules,
     /// The largest payload.
     pub max_payload_bytes: usize,
+    /// How long a client may take to send a body.
+    pub body_timeout: Duration,
     /// How fast one key may call the API; none for no limit.
     pub api_rate: Option<RateLimit>,
     /// The pools of tenants that this node sends for.

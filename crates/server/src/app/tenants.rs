@@ -107,12 +107,7 @@ impl App {
     }
 
     /// Revokes a key; it stops working at once.
-    pub async fn revoke_key(
-        &self,
-        by: &Actor,
-        tenant: Option<TenantId>,
-        id: KeyId,
-    ) -> Result<(), AppError> {
+    pub async fn revoke_key(&self, by: &Actor, tenant: Option<TenantId>, id: KeyId) -> Result<(), AppError> {
         let now = self.engine.clock().now();
         let owner = tenant.clone();
         let deed = Deed { action: "api_key.revoke", tenant: owner.as_ref(), object: Some(id.to_string()) };

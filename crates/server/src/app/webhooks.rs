@@ -112,8 +112,7 @@ impl App {
         id: WebhookId,
         mut change: impl FnMut(&mut Webhook) -> Result<(), AppError>,
     ) -> Result<Webhook, AppError> {
-        let mut before = None;
-        let checked = |webhook: &mut Webhook| {
+        let mut checked = |webhook: &mut Webhook| {
             let now = self.engine.clock().now();
             let old = webhook.clone();
             change(webhook)?;
@@ -125,14 +124,18 @@ impl App {
                 must_not_be_over(webhook.spec.expires_at, now)?;
             }
             webhook.verify_first(old.state.gets_events(), now);
-            before = Some(audit::of_webhook(&old));
-            Ok(())
+            Ok::<_, AppError>(old)
         };
         let deed = Deed { action: what, tenant: Some(tenant), object: Some(id.to_string()) };
         let changed = self.audited(by, deed, async {
-            let webhook = self.engine.change_webhook(tenant, id, checked).await?;
+            let mut before = None;
+            let change = |webhook: &mut Webhook| {
+                before = Some(audit::of_webhook(&checked(webhook)?));
+                Ok(())
+            };
+            let webhook = self.engine.change_webhook(tenant, id, change).await?;
             let after = Some(audit::of_webhook(&webhook));
-            Ok((webhook, Traces { before: before.take(), after, object: None }))
+            Ok((webhook, Traces { before, after, object: None }))
         });
         Ok(self.current(changed.await?))
     }
@@ -195,16 +198,16 @@ impl App {
 
     /// Ends a webhook: what is pending is cancelled, its history stays.
     pub async fn delete_webhook(&self, by: &Actor, tenant: &TenantId, id: WebhookId) -> Result<(), AppError> {
-        let mut before = None;
-        let delete = |webhook: &mut Webhook| {
-            before = Some(audit::of_webhook(webhook));
-            webhook.state = WebhookState::Deleted;
-            Ok::<_, AppError>(())
-        };
         let deed = Deed { action: "webhook.delete", tenant: Some(tenant), object: Some(id.to_string()) };
         self.audited(by, deed, async {
+            let mut before = None;
+            let delete = |webhook: &mut Webhook| {
+                before = Some(audit::of_webhook(webhook));
+                webhook.state = WebhookState::Deleted;
+                Ok::<_, AppError>(())
+            };
             self.engine.change_webhook(tenant, id, delete).await?;
-            Ok(((), Traces { before: before.take(), ..Traces::default() }))
+            Ok(((), Traces { before, ..Traces::default() }))
         })
         .await
     }

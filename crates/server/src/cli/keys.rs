@@ -126,7 +126,7 @@ async fn open(config: &Config, backend: &Backend) -> Result<Place, CliError> {
 }
 
 fn remote(config: &Config, backend: &Backend) -> Result<Remote, CliError> {
-    Ok(Remote { address: config.server.listen, key: admin_key(config, backend)? })
+    Ok(Remote::of(config, admin_key(config, backend)?))
 }
 
 /// The admin key of the server that has the database open.

@@ -3,6 +3,7 @@
 mod copy;
 mod keys;
 mod migrate;
+mod pinned;
 mod remote;
 mod run;
 mod secrets;

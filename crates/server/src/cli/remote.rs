@@ -1,22 +1,33 @@
 //! A word with the server that this machine's operator runs: the CLI's only connection, to the address that
 //! the server's own settings name.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, path::PathBuf};
 
 use http_body_util::{BodyExt, Full};
 use hyper::{Request, client::conn::http1, header};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use tokio::net::TcpStream;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+};
 
-use super::CliError;
+use super::{CliError, pinned};
+use crate::config::Config;
 
 pub(super) struct Remote {
-    pub(super) address: SocketAddr,
-    pub(super) key: String,
+    address: SocketAddr,
+    /// The file of its certificate, if it speaks TLS.
+    certificate: Option<PathBuf>,
+    key: String,
 }
 
 impl Remote {
+    /// The server with these settings.
+    pub(super) fn of(config: &Config, key: String) -> Self {
+        Self { address: config.server.listen, certificate: config.server.tls_cert.clone(), key }
+    }
+
     /// Calls the API and gives its answer; an error is told in its own words.
     pub(super) async fn call(
         &self,
@@ -25,12 +36,36 @@ impl Remote {
         body: Option<&Value>,
     ) -> Result<Value, CliError> {
         let address = self.address;
-        let unreachable = |why: String| {
-            CliError::said(format!(
-                "the database is in use, but no server answers on {address} ({why}); name its address with --listen"
-            ))
-        };
+        let unreachable = |why: String| self.unreachable(&why);
         let stream = TcpStream::connect(address).await.map_err(|error| unreachable(error.to_string()))?;
+        match &self.certificate {
+            None => self.ask(stream, method, path, body).await,
+            Some(file) => {
+                let stream = pinned::connect(stream, address.ip(), file).await;
+                self.ask(stream.map_err(unreachable)?, method, path, body).await
+            }
+        }
+    }
+
+    fn unreachable(&self, why: &str) -> CliError {
+        let address = self.address;
+        CliError::said(format!(
+            "the database is in use, but no server answers on {address} ({why}); name its address with --listen, \
+             and its other settings with --config"
+        ))
+    }
+
+    async fn ask<S>(
+        &self,
+        stream: S,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, CliError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let unreachable = |why: String| self.unreachable(&why);
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|error| unreachable(error.to_string()))?;
         tokio::spawn(connection);
@@ -38,7 +73,7 @@ impl Remote {
         let request = Request::builder()
             .method(method)
             .uri(path)
-            .header(header::HOST, address.to_string())
+            .header(header::HOST, self.address.to_string())
             .header(header::AUTHORIZATION, format!("Bearer {}", self.key))
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(bytes::Bytes::from(body)))
@@ -51,9 +86,14 @@ impl Remote {
         if status.is_success() {
             return Ok(value);
         }
-        Err(CliError::said(format!(
-            "the server answered {status}: {}",
-            value["detail"].as_str().unwrap_or_default()
-        )))
+        let text = String::from_utf8_lossy(&bytes);
+        if self.certificate.is_none() && text.contains("speaks TLS") {
+            return Err(CliError::said(
+                "the server speaks TLS; give this command the same --config as the server, or the same \
+                 REDRIVE_SERVER_TLS_CERT and REDRIVE_SERVER_TLS_KEY",
+            ));
+        }
+        let detail = value["detail"].as_str().unwrap_or(&text);
+        Err(CliError::said(format!("the server answered {status}: {detail}")))
     }
 }

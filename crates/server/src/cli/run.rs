@@ -22,7 +22,8 @@ use crate::{
     app::{App, Keys, Rules, auth},
     config::{Backend, Config, Profile},
     files::write_private,
-    http, store, telemetry, vault,
+    http::{self, Reload, Surface, Tls},
+    store, telemetry, vault,
 };
 
 /// The file in which `redrive dev` keeps the admin key it made.
@@ -52,6 +53,8 @@ async fn serve(config: Config, profile: Profile) -> Result<(), CliError> {
              or make a key first with: redrive keys create --admin",
         ));
     }
+    let tls = config.server.tls().map(|(cert, key)| Tls::load(cert, key)).transpose();
+    let (tls, reload) = tls.map_err(|error| CliError::said(error.to_string()))?.unzip();
     let listener = listen(config.server.listen).await?;
     let address = listener.local_addr().map_err(|error| CliError::said(error.to_string()))?;
     let app = assemble(&config, store, keys, address).await?;
@@ -62,8 +65,11 @@ async fn serve(config: Config, profile: Profile) -> Result<(), CliError> {
     announce(&config, profile, &backend, address, admin_key.as_ref());
     let stop = stop_on_signal()?;
     let patience = config.server.drain_deadline.get();
-    let router = api::router(app.clone());
-    let server = http::serve(listener, router, config.server.max_connections, stop.clone(), patience);
+    let surface = Surface::new(api::router(app.clone()), &config.server, tls);
+    let server = http::serve(listener, surface, stop.clone(), patience);
+    if let Some(reload) = reload {
+        tokio::spawn(look_after(reload, stop.clone()));
+    }
     // Both under one deadline: a client that dawdles must not take the time of requests under way.
     let drain = async {
         stop.cancelled().await;
@@ -74,6 +80,13 @@ async fn serve(config: Config, profile: Profile) -> Result<(), CliError> {
     tokio::join!(server, drain);
     app.engine().stop().await;
     Ok(())
+}
+
+/// Keeps up with a certificate that is renewed.
+async fn look_after(reload: Reload, stop: CancellationToken) {
+    if let Err(error) = reload.run(stop).await {
+        tracing::error!(%error, "a renewed TLS certificate will not be noticed; restart to use one");
+    }
 }
 
 async fn assemble(
@@ -101,6 +114,7 @@ async fn assemble(
         role: config.role,
         urls: UrlRules { allow_http: config.egress.allow_http },
         max_payload_bytes: config.events.max_payload_bytes,
+        body_timeout: config.server.body_timeout.get(),
         api_rate: config.limits.api_rate()?,
         pools: if config.role.sends() { config.pools.clone() } else { Vec::new() },
         retry: config.retry_policy()?,
@@ -154,7 +168,8 @@ fn announce(
     address: SocketAddr,
     admin_key: Option<&(String, KeySource)>,
 ) {
-    println!("Redrive {} is listening on http://{address}", env!("CARGO_PKG_VERSION"));
+    let scheme = config.server.scheme();
+    println!("Redrive {} is listening on {scheme}://{address}", env!("CARGO_PKG_VERSION"));
     let Config { node, role, .. } = config;
     if profile == Profile::Serve || !role.serves_api() {
         println!("This is node {node} with role {role} on {backend}.");
@@ -169,15 +184,15 @@ fn announce(
         _ => "$REDRIVE_ADMIN_KEY",
     };
     println!(
-        r#"API documentation: http://{address}/docs
+        r#"API documentation: {scheme}://{address}/docs
 
 Try it. Register a webhook (anything that listens on port 9000 will do), publish an event, see what became of it:
 
-  curl -s http://{address}/v1/webhooks -H "Authorization: Bearer {key}" -H "Content-Type: application/json" -d '{{"url": "http://127.0.0.1:9000/", "events": ["order.*"]}}'
+  curl -s {scheme}://{address}/v1/webhooks -H "Authorization: Bearer {key}" -H "Content-Type: application/json" -d '{{"url": "http://127.0.0.1:9000/", "events": ["order.*"]}}'
 
-  curl -s http://{address}/v1/events -H "Authorization: Bearer {key}" -H "Content-Type: application/json" -d '{{"event_type": "order.created", "data": {{"order": 42}}}}'
+  curl -s {scheme}://{address}/v1/events -H "Authorization: Bearer {key}" -H "Content-Type: application/json" -d '{{"event_type": "order.created", "data": {{"order": 42}}}}'
 
-  curl -s http://{address}/v1/deliveries -H "Authorization: Bearer {key}"
+  curl -s {scheme}://{address}/v1/deliveries -H "Authorization: Bearer {key}"
 "#
     );
 }

@@ -46,7 +46,7 @@ async fn rotate(args: &ServerArgs) -> Result<u64, CliError> {
         Ok(store) => store,
         // The server that has the file does it itself.
         Err(redrive_store::OpenError::InUse { .. }) => {
-            let remote = Remote { address: config.server.listen, key: admin_key(&config, &backend)? };
+            let remote = Remote::of(&config, admin_key(&config, &backend)?);
             let answer = remote.call("POST", "/v1/secrets/rotate-master-key", Some(&json!({}))).await?;
             return Ok(answer["sealed_anew"].as_u64().unwrap_or_default());
         }

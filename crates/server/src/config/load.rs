@@ -196,9 +196,10 @@ fn overlay(table: &mut Table, changes: Table) {
 fn hint(setting: &str) -> &'static str {
     match setting.split('[').next() {
         Some("server.listen") => "; write an IP address and a port, such as 127.0.0.1:8080",
-        Some("egress.allow_networks") => {
+        Some("egress.allow_networks" | "server.trusted_proxies") => {
             "; write a list of networks, such as [\"10.0.0.0/8\", \"192.168.1.7/32\"]"
         }
+        Some("server.cors_origins") => "; write a list of origins, such as [\"https://app.example.com\"]",
         Some("role") => "; write all, api or worker",
         Some("pools") => "; write a list of names, such as [\"default\", \"gold\"]",
         _ => "",

@@ -8,9 +8,10 @@ mod load;
 mod node;
 mod secret;
 mod secrets;
+mod server;
 mod settings;
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::path::PathBuf;
 
 use ipnet::IpNet;
 use redrive_core::{
@@ -31,6 +32,7 @@ pub use limits::{Limits, PerMinute, PerSecond, TenantLimits};
 pub use load::{ConfigError, Overrides, load};
 pub use secret::Hidden;
 pub use secrets::Secrets;
+pub use server::Server;
 pub use settings::{SETTINGS, Setting, env_name};
 
 /// Which defaults apply.
@@ -80,18 +82,6 @@ pub struct Config {
     pub log: Log,
     /// For trying things out.
     pub dev: Dev,
-}
-
-/// The HTTP server.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Server {
-    /// Address and port to listen on.
-    pub listen: SocketAddr,
-    /// How long requests under way may take to finish at shutdown.
-    pub drain_deadline: Span,
-    /// Connections at once.
-    pub max_connections: usize,
 }
 
 /// This node among others on the same database.
@@ -180,11 +170,7 @@ impl Config {
             role: engine.role,
             node: node::host_name(),
             pools: engine.pools,
-            server: Server {
-                listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
-                drain_deadline: Span::secs(30),
-                max_connections: 10_000,
-            },
+            server: Server::default(),
             database: Database::default(),
             cluster: Cluster { lease: Span::secs(engine.lease.as_secs()) },
             auth: Auth::default(),
@@ -255,6 +241,7 @@ impl Config {
         let refuse = |setting: &str, reason: &str| {
             Err(ConfigError::Invalid { setting: setting.into(), reason: reason.into() })
         };
+        self.server.validate()?;
         self.database.validate()?;
         self.validate_node()?;
         self.retry_policy()?;
@@ -262,7 +249,6 @@ impl Config {
         self.limits.validate()?;
         self.validate_pools()?;
         let counts = [
-            ("server.max_connections", self.server.max_connections),
             ("delivery.max_in_flight", self.delivery.max_in_flight),
             ("delivery.max_items", self.delivery.max_items),
             ("delivery.lane_items", self.delivery.lane_items),

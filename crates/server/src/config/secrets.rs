@@ -93,7 +93,7 @@ mod tests {
             assert_eq!(secrets.current().unwrap().unwrap().id(), key.id());
         }
         assert!(Secrets::default().current().unwrap().is_none());
-        let two = Secrets { master_key: text.master_key.clone(), ..file.clone() };
+        let two = Secrets { master_key: text.master_key, ..file };
         assert!(two.current().unwrap_err().to_string().contains("keep one of them"));
         let old = Secrets { old_master_key_files: vec![path], ..Secrets::default() };
         assert_eq!(old.old().unwrap()[0].id(), key.id());

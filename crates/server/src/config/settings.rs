@@ -23,13 +23,37 @@ pub const SETTINGS: &[Setting] = &[
     setting("pools", "The pools of tenants that this node sends for. Also --pool, once for each."),
     setting(
         "server.listen",
-        "Address and port. Loopback unless you say otherwise; put a TLS proxy in front.",
+        "Address and port. Loopback unless you say otherwise; across a network use TLS.",
     ),
     setting(
         "server.drain_deadline",
         "How long requests under way may finish at shutdown; as long as a request may take.",
     ),
     setting("server.max_connections", "API connections at once; more wait to be accepted."),
+    setting(
+        "server.max_connections_per_address",
+        "API connections at once from one address, so that no one takes all; trusted proxies have no limit.",
+    ),
+    setting(
+        "server.head_timeout",
+        "How long a client may take for a TLS handshake, and for the head of a request.",
+    ),
+    setting("server.body_timeout", "How long a client may take to send a body."),
+    setting("server.write_timeout", "How long a client may go without reading anything of its answer."),
+    setting(
+        "server.idle_timeout",
+        "How long a connection may rest between requests; longer than proxies keep theirs.",
+    ),
+    setting("server.tls_cert", "A PEM file with the certificate chain. With it the API speaks TLS itself."),
+    setting("server.tls_key", "A PEM file with the certificate's private key."),
+    setting(
+        "server.trusted_proxies",
+        "Networks of proxies whose X-Forwarded-For is believed. None: anybody can write that header.",
+    ),
+    setting(
+        "server.cors_origins",
+        "Origins whose pages may call the API from a browser. None: keys do not belong into pages.",
+    ),
     setting(
         "database.url",
         "Where everything is kept: sqlite:PATH, or postgres://USER@HOST:PORT/DATABASE for many nodes.",

@@ -21,6 +21,7 @@ use super::view::REDACTED;
 use crate::{
     api::extract::nullable,
     app::{AppError, webhooks::disabled_by_request},
+    config::Hidden as Unshown,
 };
 
 /// A webhook to make, or what to change about one. Whatever is left out keeps its default or its value.
@@ -93,7 +94,7 @@ pub(crate) struct WebhookInput {
 }
 
 /// How an endpoint wants to be convinced, sent as `Authorization`.
-#[derive(Clone, Deserialize, ToSchema)]
+#[derive(Clone, Deserialize, Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum AuthInput {
     /// HTTP basic authentication.
@@ -101,23 +102,26 @@ pub(crate) enum AuthInput {
         /// The user's name, without a colon.
         username: String,
         /// The password.
-        password: String,
+        #[schema(value_type = String)]
+        password: Unshown,
     },
     /// A bearer token.
     Bearer {
         /// The token.
-        token: String,
+        #[schema(value_type = String)]
+        token: Unshown,
     },
 }
 
 impl AuthInput {
     /// The same with what was shown redacted put back.
     fn unredacted(&self, known: Option<&EndpointAuth>) -> Result<EndpointAuth, Invalid> {
-        let value = |field: &'static str, given: &str, known: Option<&Hidden>| match (given, known) {
-            (REDACTED, Some(known)) => Ok(known.clone()),
-            (REDACTED, None) => Err(Invalid::new(field, "has no value yet")),
-            (given, _) => Ok(Hidden::new(given)),
-        };
+        let value =
+            |field: &'static str, given: &Unshown, known: Option<&Hidden>| match (given.reveal(), known) {
+                (REDACTED, Some(known)) => Ok(known.clone()),
+                (REDACTED, None) => Err(Invalid::new(field, "has no value yet")),
+                (given, _) => Ok(Hidden::new(given)),
+            };
         match self {
             Self::Basic { username, password } => {
                 let known = match known {

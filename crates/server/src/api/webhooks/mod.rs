@@ -34,7 +34,7 @@ use super::{
     page::{Page, Paging},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
-use crate::app::{AppError, webhooks::DEFAULT_OVERLAP};
+use crate::app::{Actor, AppError, webhooks::DEFAULT_OVERLAP};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
@@ -78,7 +78,8 @@ async fn create(
     let mut state = WebhookState::Active;
     input.wants_state()?.unwrap_or(InputState::Active).apply_to(&mut state);
     let webhook = app.create_webhook(&caller, tenant, input.new_spec()?, secret, state).await?;
-    Ok((StatusCode::CREATED, axum::Json(WebhookView::with_secret(webhook, None, app.engine().clock().now()))).into_response())
+    Ok((StatusCode::CREATED, axum::Json(WebhookView::with_secret(webhook, None, app.engine().clock().now())))
+        .into_response())
 }
 
 /// Which webhooks to list.

@@ -1,0 +1,174 @@
+//! The HTTP server: where it listens, how patient it is, whom it believes.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use ipnet::IpNet;
+use redrive_core::time::Span;
+use serde::{Deserialize, Serialize};
+use url::Url;
+
+use super::ConfigError;
+
+/// The HTTP server.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Server {
+    /// Address and port to listen on.
+    pub listen: SocketAddr,
+    /// How long requests under way may take to finish at shutdown.
+    pub drain_deadline: Span,
+    /// Connections at once.
+    pub max_connections: usize,
+    /// Connections at once from one address.
+    pub max_connections_per_address: usize,
+    /// How long a client may take for a TLS handshake, and again for the head of a request.
+    pub head_timeout: Span,
+    /// How long a client may take to send a body.
+    pub body_timeout: Span,
+    /// How long a client may go without reading anything of its answer.
+    pub write_timeout: Span,
+    /// How long a connection may rest between two requests.
+    pub idle_timeout: Span,
+    /// A PEM file with the certificate and those that it was issued by.
+    pub tls_cert: Option<PathBuf>,
+    /// A PEM file with the certificate's private key.
+    pub tls_key: Option<PathBuf>,
+    /// Networks of the proxies that are believed about who is calling.
+    pub trusted_proxies: Vec<IpNet>,
+    /// Origins whose pages may call this API from a browser.
+    pub cors_origins: Vec<String>,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            drain_deadline: Span::secs(30),
+            max_connections: 10_000,
+            max_connections_per_address: 1_000,
+            head_timeout: Span::secs(10),
+            body_timeout: Span::secs(30),
+            write_timeout: Span::secs(30),
+            idle_timeout: Span::secs(75),
+            tls_cert: None,
+            tls_key: None,
+            trusted_proxies: Vec::new(),
+            cors_origins: Vec::new(),
+        }
+    }
+}
+
+impl Server {
+    /// The files of the certificate and its key, if this server speaks TLS itself.
+    pub fn tls(&self) -> Option<(&Path, &Path)> {
+        self.tls_cert.as_deref().zip(self.tls_key.as_deref())
+    }
+
+    /// How the URLs of this server begin.
+    pub fn scheme(&self) -> &'static str {
+        if self.tls().is_some() { "https" } else { "http" }
+    }
+
+    /// Checks what a type alone cannot.
+    pub(super) fn validate(&self) -> Result<(), ConfigError> {
+        for (setting, count) in [
+            ("max_connections", self.max_connections),
+            ("max_connections_per_address", self.max_connections_per_address),
+        ] {
+            if !(1..=1_000_000).contains(&count) {
+                return refuse(setting, "must be from 1 to 1000000");
+            }
+        }
+        for (setting, span) in [
+            ("head_timeout", self.head_timeout),
+            ("body_timeout", self.body_timeout),
+            ("write_timeout", self.write_timeout),
+            ("idle_timeout", self.idle_timeout),
+        ] {
+            if !(Span::millis(100)..=Span::secs(3600)).contains(&span) {
+                return refuse(setting, "must be from 100ms to 1h");
+            }
+        }
+        match (&self.tls_cert, &self.tls_key) {
+            (Some(_), None) => {
+                return refuse("tls_key", "is missing; a certificate is of no use without its key");
+            }
+            (None, Some(_)) => {
+                return refuse("tls_cert", "is missing; a key is of no use without its certificate");
+            }
+            _ => {}
+        }
+        if self.trusted_proxies.iter().any(|network| network.prefix_len() == 0) {
+            return refuse(
+                "trusted_proxies",
+                "must not name the whole internet: anybody could pretend to be anybody; list your proxies",
+            );
+        }
+        self.cors_origins.iter().try_for_each(|origin| check_origin(origin))
+    }
+}
+
+/// An origin is compared as browsers write it, so it has to be written like that.
+fn check_origin(text: &str) -> Result<(), ConfigError> {
+    let example =
+        "write scheme and host as browsers do, such as https://app.example.com or http://localhost:3000";
+    if text == "*" {
+        return refuse("cors_origins", "has \"*\": name each origin, so that you know who they are");
+    }
+    let url = Url::parse(text).ok().filter(|url| ["http", "https"].contains(&url.scheme()));
+    match url.map(|url| url.origin().ascii_serialization()) {
+        Some(origin) if origin == text => Ok(()),
+        Some(origin) => {
+            refuse("cors_origins", &format!("has {text:?}, which is no origin; did you mean {origin:?}?"))
+        }
+        None => refuse("cors_origins", &format!("has {text:?}, which is no origin; {example}")),
+    }
+}
+
+fn refuse(setting: &str, reason: &str) -> Result<(), ConfigError> {
+    Err(ConfigError::Invalid { setting: format!("server.{setting}"), reason: reason.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{Profile, load::parse};
+
+    fn said(file: &str) -> String {
+        let config = parse(Profile::Serve, &format!("[server]\n{file}"), []);
+        let checked = config.and_then(|config| config.validate(Profile::Serve));
+        checked.err().map(|error| error.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_server_is_refused_what_makes_no_sense() {
+        for (file, words) in [
+            ("max_connections = 0", "server.max_connections: must be from 1"),
+            ("max_connections_per_address = 0", "server.max_connections_per_address: must be from 1"),
+            ("head_timeout = 0", "server.head_timeout: must be from 100ms"),
+            ("body_timeout = \"2h\"", "server.body_timeout: must be from 100ms"),
+            ("write_timeout = 0", "server.write_timeout: must be from 100ms"),
+            ("idle_timeout = 0", "server.idle_timeout: must be from 100ms"),
+            ("tls_cert = \"a.pem\"", "server.tls_key: is missing"),
+            ("tls_key = \"a.pem\"", "server.tls_cert: is missing"),
+            ("trusted_proxies = [\"0.0.0.0/0\"]", "server.trusted_proxies: must not name the whole internet"),
+            ("trusted_proxies = [\"10.0.0.1\"]", "; write a list of networks"),
+            ("cors_origins = [\"*\"]", "name each origin"),
+            ("cors_origins = [\"https://a.example/\"]", "did you mean \"https://a.example\"?"),
+            ("cors_origins = [\"https://A.example:443\"]", "did you mean \"https://a.example\"?"),
+            ("cors_origins = [\"a.example\"]", "such as https://app.example.com"),
+            ("cors_origins = [\"null\"]", "such as https://app.example.com"),
+        ] {
+            assert!(said(file).contains(words), "{file}: {}", said(file));
+        }
+    }
+
+    #[test]
+    fn a_server_may_speak_tls_behind_proxies_to_pages_of_others() {
+        let file = "tls_cert = \"c.pem\"\ntls_key = \"k.pem\"\ntrusted_proxies = [\"10.0.0.0/8\", \"::1/128\"]\n\
+                    cors_origins = [\"https://app.example.com\", \"http://localhost:3000\"]";
+        assert_eq!(said(file), "");
+    }
+}

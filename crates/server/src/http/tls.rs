@@ -1,0 +1,205 @@
+//! TLS of our own: the certificate and its key, read anew when they change. A pair that cannot be used leaves
+//! the one before in place.
+
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::RwLock;
+use rustls::{
+    ServerConfig,
+    crypto::aws_lc_rs,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    server::{ClientHello, ResolvesServerCert},
+    sign::CertifiedKey,
+};
+use sha2::{Digest, Sha256};
+use tokio::{
+    io::AsyncWriteExt,
+    net::TcpStream,
+    signal::unix::{SignalKind, signal},
+};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_util::sync::CancellationToken;
+
+/// How often the files are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// The first byte of every TLS handshake.
+const HANDSHAKE: u8 = 22;
+
+/// What a client is told that does not speak TLS.
+const SPEAK_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\
+    content-length: 52\r\n\r\nthis server speaks TLS; begin the URL with https://\n";
+
+/// Why a certificate and its key cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TlsError {
+    /// A file cannot be read.
+    #[error("{setting}: {path} cannot be read: {reason}; check the path and who may read it")]
+    File { setting: &'static str, path: PathBuf, reason: io::Error },
+    /// A file is not what it should be.
+    #[error("{setting}: {path} holds no {what} in PEM form{reason}")]
+    Content { setting: &'static str, path: PathBuf, what: &'static str, reason: String },
+    /// They do not belong together, or are of a kind that cannot be used.
+    #[error("server.tls_cert and server.tls_key cannot be used together: {0}")]
+    Pair(rustls::Error),
+}
+
+/// TLS as this server speaks it.
+pub(crate) struct Tls {
+    acceptor: TlsAcceptor,
+    pair: Arc<Pair>,
+}
+
+/// The files, and what was last read from them.
+struct Pair {
+    cert: PathBuf,
+    key: PathBuf,
+    current: RwLock<Arc<CertifiedKey>>,
+}
+
+impl fmt::Debug for Pair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.cert.display())
+    }
+}
+
+impl ResolvesServerCert for Pair {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.current.read().clone())
+    }
+}
+
+/// What the files held, to know whether they have changed.
+type Fingerprint = [u8; 32];
+
+struct Files {
+    cert: Vec<u8>,
+    key: zeroize::Zeroizing<Vec<u8>>,
+}
+
+impl Files {
+    fn read(cert: &Path, key: &Path) -> Result<Self, TlsError> {
+        let read = |setting, path: &Path| {
+            std::fs::read(path).map_err(|reason| TlsError::File { setting, path: path.into(), reason })
+        };
+        Ok(Self { cert: read("server.tls_cert", cert)?, key: read("server.tls_key", key)?.into() })
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        Sha256::new().chain_update(Sha256::digest(&self.cert)).chain_update(&*self.key).finalize().into()
+    }
+}
+
+fn certified(files: &Files, cert: &Path, key: &Path) -> Result<CertifiedKey, TlsError> {
+    let content = |setting, path: &Path, what, reason: String| TlsError::Content {
+        setting,
+        path: path.into(),
+        what,
+        reason,
+    };
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&files.cert).collect();
+    let chain =
+        chain.map_err(|error| content("server.tls_cert", cert, "certificate", format!(": {error}")))?;
+    if chain.is_empty() {
+        return Err(content("server.tls_cert", cert, "certificate", String::new()));
+    }
+    // What the reader says of a key may repeat some of it.
+    let private = PrivateKeyDer::from_pem_slice(&files.key)
+        .map_err(|_| content("server.tls_key", key, "private key that is not encrypted", String::new()))?;
+    CertifiedKey::from_der(chain, private, &aws_lc_rs::default_provider()).map_err(TlsError::Pair)
+}
+
+impl Tls {
+    /// Reads a certificate and its key.
+    pub(crate) fn load(cert: &Path, key: &Path) -> Result<(Arc<Self>, Reload), TlsError> {
+        let files = Files::read(cert, key)?;
+        let current = RwLock::new(Arc::new(certified(&files, cert, key)?));
+        warn_if_open(key);
+        let pair = Arc::new(Pair { cert: cert.into(), key: key.into(), current });
+        // The provider is named here because a process-wide default may be missing, or be another one.
+        let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(TlsError::Pair)?
+            .with_no_client_auth()
+            .with_cert_resolver(pair.clone());
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let tls = Arc::new(Self { acceptor: TlsAcceptor::from(Arc::new(config)), pair });
+        let reload = Reload { pair: tls.pair.clone(), seen: files.fingerprint() };
+        Ok((tls, reload))
+    }
+
+    /// Agrees with a client. One that speaks plain HTTP is told so.
+    pub(super) async fn accept(&self, mut stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        let mut first = [HANDSHAKE];
+        stream.peek(&mut first).await?;
+        if first[0].is_ascii_uppercase() {
+            stream.write_all(SPEAK_TLS).await?;
+            stream.shutdown().await?;
+            // What it has sent is read, so that it is not told that its request was thrown away instead.
+            let _ = stream.readable().await;
+            let _ = stream.try_read(&mut [0; 4096]);
+            return Err(io::Error::other("the client speaks plain HTTP"));
+        }
+        self.acceptor.accept(stream).await
+    }
+}
+
+/// Looks after the files.
+pub(crate) struct Reload {
+    pair: Arc<Pair>,
+    seen: Fingerprint,
+}
+
+impl Reload {
+    /// Looks every few seconds whether the files have changed, and at once on `SIGHUP`, until `stop`.
+    pub(crate) async fn run(mut self, stop: CancellationToken) -> io::Result<()> {
+        let mut hangup = signal(SignalKind::hangup())?;
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                _ = hangup.recv() => {}
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+            }
+            let looked = tokio::task::spawn_blocking(move || {
+                self.look();
+                self
+            });
+            self = looked.await.map_err(io::Error::other)?;
+        }
+    }
+
+    fn look(&mut self) {
+        let (cert, key) = (&self.pair.cert, &self.pair.key);
+        let read = Files::read(cert, key);
+        // Files that cannot be read are all the same, so that it is said once.
+        let fingerprint = read.as_ref().map_or([0; 32], Files::fingerprint);
+        if fingerprint == self.seen {
+            return;
+        }
+        self.seen = fingerprint;
+        match read.and_then(|files| certified(&files, cert, key)) {
+            Ok(certified) => {
+                *self.pair.current.write() = Arc::new(certified);
+                warn_if_open(key);
+                tracing::info!(cert = %cert.display(), "the TLS certificate was read anew");
+            }
+            Err(error) => {
+                tracing::error!(%error, "the new TLS certificate cannot be used; the one before stays in use");
+            }
+        }
+    }
+}
+
+/// Says so if everybody on this machine may read the key.
+fn warn_if_open(key: &Path) {
+    let mode =
+        std::fs::metadata(key).map(|file| std::os::unix::fs::PermissionsExt::mode(&file.permissions()));
+    if mode.is_ok_and(|mode| mode & 0o004 != 0) {
+        let key = key.display();
+        tracing::warn!("everybody on this machine may read the private key {key}; use: chmod o= {key}");
+    }
+}

@@ -1,0 +1,216 @@
+//! The HTTP server as strangers meet it: what every answer carries, who may read it, and who is believed.
+#![allow(clippy::unwrap_used, reason = "a failed test says where")]
+
+use redrive_testkit::{Answer, Api, Redrive, Setup};
+use serde_json::json;
+
+/// What every answer carries.
+#[track_caller]
+fn guarded(answer: &Answer) {
+    for (name, value) in [
+        ("x-content-type-options", "nosniff"),
+        ("referrer-policy", "no-referrer"),
+        ("x-frame-options", "DENY"),
+    ] {
+        assert_eq!(answer.header(name), Some(value), "{answer:?}");
+    }
+    assert!(answer.header("x-request-id").is_some_and(|id| id.len() == 28), "{answer:?}");
+    assert_eq!(answer.header("server"), None);
+    assert_eq!(answer.header("strict-transport-security"), None, "this is plain HTTP");
+    assert_eq!(answer.header("access-control-allow-origin"), None);
+}
+
+#[tokio::test]
+async fn every_answer_is_guarded() {
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let stranger = api.without_key();
+    let large = json!({"event_type": "a.b", "data": "x".repeat(1 << 20)});
+    for (answer, status) in [
+        (stranger.get("/healthz").await, 200),
+        (stranger.get("/metrics").await, 200),
+        (stranger.get("/openapi.json").await, 200),
+        (api.get("/v1/webhooks").await, 200),
+        (api.post("/v1/events", json!({"event_type": "a.b", "data": 1})).await, 202),
+        (api.post("/v1/events", json!({})).await, 400),
+        (stranger.get("/v1/webhooks").await, 401),
+        (api.get("/nowhere").await, 404),
+        (api.delete("/v1/events").await, 405),
+        (api.post("/v1/events", large).await, 413),
+        (api.raw("HEAD", "/nowhere", &[], "").await, 404),
+    ] {
+        assert_eq!(answer.status, status, "{answer:?}");
+        guarded(&answer);
+        assert_eq!(answer.header("cache-control"), Some("no-store"), "{answer:?}");
+        assert_eq!(
+            answer.header("content-security-policy"),
+            Some("default-src 'none'; frame-ancestors 'none'"),
+            "{answer:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_page_of_the_documentation_may_run_its_own_scripts_and_no_others() {
+    let redrive = Redrive::start().await;
+    let api = redrive.api().without_key();
+    let page = api.get("/docs/").await;
+    guarded(&page);
+    let policy = page.header("content-security-policy").unwrap();
+    assert!(policy.starts_with("default-src 'none'; script-src 'self'; "), "{policy}");
+    assert!(policy.contains("connect-src 'self'") && policy.contains("frame-ancestors 'none'"), "{policy}");
+    assert!(!policy.contains("http") && !policy.contains("unsafe-eval"), "{policy}");
+    // The policy forbids scripts inside the page, so there must be none.
+    let html = String::from_utf8_lossy(&page.body).into_owned();
+    let scripts = html.matches("<script").count();
+    assert!(scripts > 0 && html.matches("<script src=\"./").count() == scripts, "{html}");
+    assert!(!html.contains(" onload=") && !html.contains("<style"), "{html}");
+    let settings = api.get("/docs/swagger-initializer.js").await;
+    let settings = String::from_utf8_lossy(&settings.body).into_owned();
+    assert!(
+        settings.contains("/openapi.json") && settings.contains("SwaggerUIStandalonePreset"),
+        "{settings}"
+    );
+    assert!(settings.contains("\"validatorUrl\": \"none\""), "nobody else is asked: {settings}");
+    assert_eq!(api.get("/docsx").await.header("cache-control"), Some("no-store"));
+}
+
+#[tokio::test]
+async fn a_request_has_an_id_in_its_answer_and_in_the_log() {
+    let redrive = Redrive::start_with(Setup::new().env("REDRIVE_LOG_LEVEL", "debug")).await;
+    let api = redrive.api();
+    let named = |id: &'static str| api.raw_get("/nowhere", ("x-request-id", id));
+    let kept = named("trace-1.span_2").await;
+    assert_eq!(kept.header("x-request-id"), Some("trace-1.span_2"));
+    assert_eq!(kept.json()["request_id"], "trace-1.span_2");
+    assert_eq!(kept.header("content-length"), Some(kept.body.len().to_string().as_str()));
+    redrive.wait_output("trace-1.span_2").await;
+    let fine = api.raw("GET", "/healthz", &[("x-request-id", "fine")], "").await;
+    assert_eq!((fine.status, fine.header("x-request-id")), (200, Some("fine")));
+    for odd in ["two words", "<b>", "a,b"] {
+        let answer = named(odd).await;
+        let id = answer.header("x-request-id").unwrap();
+        assert!(id.starts_with("req_") && answer.json()["request_id"] == id, "{answer:?}");
+    }
+    let document = api.get("/openapi.json").await.expect(200);
+    assert!(document["components"]["schemas"]["Problem"]["properties"]["request_id"].is_object());
+}
+
+/// `GET` with one more header.
+trait Get {
+    async fn raw_get(&self, path: &str, header: (&str, &str)) -> Answer;
+}
+
+impl Get for Api {
+    async fn raw_get(&self, path: &str, header: (&str, &str)) -> Answer {
+        self.raw("GET", path, &[header], "").await
+    }
+}
+
+const ORIGIN: (&str, &str) = ("origin", "https://app.example.com");
+const ASKS: (&str, &str) = ("access-control-request-method", "POST");
+
+#[tokio::test]
+async fn pages_of_others_are_refused_unless_named() {
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let answer = api.raw_get("/v1/webhooks", ORIGIN).await;
+    guarded(&answer);
+    assert_eq!((answer.status, answer.header("vary")), (200, None));
+    let preflight = api.without_key().raw("OPTIONS", "/v1/events", &[ORIGIN, ASKS], "").await;
+    guarded(&preflight);
+    assert_eq!(preflight.status, 405);
+}
+
+#[tokio::test]
+async fn pages_of_named_origins_may_call() {
+    let origins = r#"["https://app.example.com", "http://localhost:3000"]"#;
+    let redrive = Redrive::start_with(Setup::new().env("REDRIVE_SERVER_CORS_ORIGINS", origins)).await;
+    let api = redrive.api();
+    let preflight = api.without_key().raw("OPTIONS", "/v1/events", &[ORIGIN, ASKS], "").await;
+    assert_eq!(preflight.status, 204);
+    assert_eq!(preflight.header("access-control-allow-origin"), Some(ORIGIN.1));
+    assert_eq!(preflight.header("access-control-allow-credentials"), None);
+    assert!(preflight.header("access-control-allow-methods").unwrap().contains("PATCH"));
+    let headers = preflight.header("access-control-allow-headers").unwrap();
+    assert!(headers.contains("authorization") && headers.contains("idempotency-key"), "{headers}");
+    assert_eq!(preflight.header("vary"), Some("origin"));
+
+    let answer = api.raw_get("/v1/webhooks", ORIGIN).await;
+    assert_eq!((answer.status, answer.header("access-control-allow-origin")), (200, Some(ORIGIN.1)));
+    assert!(answer.header("access-control-expose-headers").unwrap().contains("x-request-id"));
+    let refused = api.without_key().raw_get("/v1/webhooks", ORIGIN).await;
+    assert_eq!(refused.status, 401, "an origin is no key");
+    assert_eq!(refused.header("access-control-allow-origin"), Some(ORIGIN.1), "so that the page can say why");
+
+    for other in ["https://app.example.com.evil.example", "http://app.example.com", "null", "https://x"] {
+        let answer = api.raw_get("/v1/webhooks", ("origin", other)).await;
+        assert_eq!((answer.status, answer.header("access-control-allow-origin")), (200, None), "{other}");
+        assert_eq!(answer.header("vary"), Some("origin"));
+        let preflight = api.raw("OPTIONS", "/v1/events", &[("origin", other), ASKS], "").await;
+        assert_eq!((preflight.status, preflight.header("access-control-allow-origin")), (405, None));
+    }
+    let options = api.raw("OPTIONS", "/v1/events", &[ORIGIN], "").await;
+    assert_eq!(options.status, 405, "no preflight, but a method like any other");
+}
+
+#[tokio::test]
+async fn every_invalid_key_gets_the_same_answer() {
+    let redrive = Redrive::start().await;
+    let admin = redrive.api();
+    let made = admin.post("/v1/tenants/default/api-keys", json!({"scopes": ["read"]})).await.expect(201);
+    let revoked = made["key"].as_str().unwrap().to_owned();
+    assert_eq!(admin.with_key(&revoked).get("/v1/webhooks").await.status, 200);
+    let id = made["id"].as_str().unwrap();
+    assert_eq!(admin.delete(&format!("/v1/tenants/default/api-keys/{id}")).await.status, 204);
+
+    let wrong = format!("rdk_{}", "0".repeat(64));
+    let nearly = format!("{}x", redrive.key());
+    let cases: [(&str, Vec<(&str, String)>); 10] = [
+        ("none", vec![]),
+        ("unknown", vec![("authorization", format!("Bearer {wrong}"))]),
+        ("revoked", vec![("authorization", format!("Bearer {revoked}"))]),
+        ("almost the admin key", vec![("authorization", format!("Bearer {nearly}"))]),
+        ("malformed", vec![("authorization", "Bearer rdk_x".into())]),
+        ("empty", vec![("authorization", "Bearer ".into())]),
+        ("no scheme", vec![("authorization", redrive.key().into())]),
+        ("another scheme", vec![("authorization", format!("Basic {}", redrive.key()))]),
+        ("very long", vec![("authorization", format!("Bearer {}", "x".repeat(8000)))]),
+        ("not ASCII", vec![("authorization", "Bearer \u{fc}".into())]),
+    ];
+    let mut answers = Vec::new();
+    for (what, headers) in cases {
+        let mut headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        headers.push(("x-request-id", "same"));
+        let answer = admin.without_key().raw("GET", "/v1/webhooks", &headers, "").await;
+        assert_eq!(answer.status, 401, "{what}");
+        let mut kept = answer.headers.clone();
+        kept.remove("date");
+        answers.push((what, kept, answer.body.clone()));
+    }
+    for (what, headers, body) in &answers {
+        assert_eq!((headers, body), (&answers[0].1, &answers[0].2), "{what}");
+    }
+}
+
+#[tokio::test]
+async fn a_proxy_is_believed_about_its_clients_if_it_is_trusted() {
+    let setup = || Setup::new().env("REDRIVE_LOG_LEVEL", "debug");
+    let call = async |redrive: &Redrive, id: &str, forwarded: &str| {
+        let headers = [("x-request-id", id), ("x-forwarded-for", forwarded)];
+        redrive.api().raw("GET", "/nowhere", &headers, "").await;
+        let at = |client: &str| format!("id=\"{id}\" method=GET path=\"/nowhere\" client={client}");
+        redrive.wait_output(&at("")).await;
+        let output = redrive.output();
+        let line = output.lines().find(|line| line.contains(&at(""))).unwrap().to_owned();
+        line.split("client=").nth(1).unwrap().split(' ').next().unwrap().to_owned()
+    };
+    let redrive = Redrive::start_with(setup()).await;
+    assert_eq!(call(&redrive, "stranger", "192.0.2.7").await, "127.0.0.1", "anybody can write that header");
+    let networks = r#"["127.0.0.0/8", "10.0.0.0/8"]"#;
+    let redrive = Redrive::start_with(setup().env("REDRIVE_SERVER_TRUSTED_PROXIES", networks)).await;
+    assert_eq!(call(&redrive, "one", "192.0.2.7").await, "192.0.2.7");
+    assert_eq!(call(&redrive, "spoofed", "1.1.1.1, 192.0.2.7, 10.0.0.1").await, "192.0.2.7");
+    assert_eq!(call(&redrive, "mapped", "::ffff:192.0.2.7").await, "192.0.2.7");
+    assert_eq!(call(&redrive, "odd", "1.1.1.1, unknown").await, "127.0.0.1");
+}

@@ -1,0 +1,221 @@
+//! TLS of our own, with real handshakes: what is spoken, what is refused, and certificates that change.
+#![allow(clippy::unwrap_used, reason = "a failed test says where")]
+
+use std::{
+    os::unix::fs::PermissionsExt,
+    path::PathBuf,
+    process::{Command, Output},
+    sync::Arc,
+    time::Duration,
+};
+
+use redrive_testkit::{PATIENCE, Redrive, Setup};
+use rustls::{
+    ClientConfig, ProtocolVersion, RootCertStore, SupportedProtocolVersion,
+    crypto::aws_lc_rs,
+    pki_types::{CertificateDer, ServerName},
+    version::{TLS12, TLS13},
+};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+
+/// A folder with a certificate and its key.
+struct Pair {
+    folder: TempDir,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let pair = Self { folder: tempfile::tempdir().unwrap() };
+        pair.renew();
+        pair
+    }
+
+    fn cert(&self) -> PathBuf {
+        self.folder.path().join("cert.pem")
+    }
+
+    fn key(&self) -> PathBuf {
+        self.folder.path().join("key.pem")
+    }
+
+    /// Writes a new pair and gives its certificate.
+    fn renew(&self) -> CertificateDer<'static> {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        std::fs::write(self.key(), made.signing_key.serialize_pem()).unwrap();
+        std::fs::set_permissions(self.key(), std::fs::Permissions::from_mode(0o600)).unwrap();
+        std::fs::write(self.cert(), made.cert.pem()).unwrap();
+        made.cert.der().clone()
+    }
+
+    fn setup(&self) -> Setup {
+        let path = |path: PathBuf| path.display().to_string();
+        Setup::new()
+            .env("REDRIVE_SERVER_TLS_CERT", path(self.cert()))
+            .env("REDRIVE_SERVER_TLS_KEY", path(self.key()))
+    }
+}
+
+async fn connect(
+    redrive: &Redrive,
+    trusted: &CertificateDer<'static>,
+    versions: &[&'static SupportedProtocolVersion],
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(trusted.clone()).unwrap();
+    let mut config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_protocol_versions(versions)
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let stream = TcpStream::connect(redrive.address()).await?;
+    let name = ServerName::try_from("localhost").unwrap();
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await
+}
+
+async fn get(stream: &mut TlsStream<TcpStream>, path: &str) -> String {
+    let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("no answer").unwrap();
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// Whether the server shows this certificate.
+async fn shows(redrive: &Redrive, certificate: &CertificateDer<'static>) -> bool {
+    connect(redrive, certificate, &[&TLS13]).await.is_ok()
+}
+
+#[tokio::test]
+async fn tls_is_spoken_in_both_versions_and_browsers_are_told_to_stay() {
+    let pair = Pair::new();
+    let certificate = pair.renew();
+    let redrive = Redrive::start_with(pair.setup()).await;
+    assert!(redrive.output().contains("listening on https://127.0.0.1:"), "{}", redrive.output());
+    for (version, expected) in [(&TLS12, ProtocolVersion::TLSv1_2), (&TLS13, ProtocolVersion::TLSv1_3)] {
+        let mut stream = connect(&redrive, &certificate, &[version]).await.unwrap();
+        assert_eq!(stream.get_ref().1.protocol_version(), Some(expected));
+        assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
+        let answer = get(&mut stream, "/healthz").await;
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("ok\n"), "{answer}");
+        assert!(answer.contains("strict-transport-security: max-age=31536000\r\n"), "{answer}");
+        // A large answer comes whole.
+        let mut stream = connect(&redrive, &certificate, &[version]).await.unwrap();
+        let script = get(&mut stream, "/docs/swagger-ui-bundle.js").await;
+        assert!(script.starts_with("HTTP/1.1 200 ") && script.len() > 1_000_000, "{}", script.len());
+    }
+    assert!(!redrive.output().contains("may read the private key"));
+}
+
+#[tokio::test]
+async fn whoever_speaks_no_tls_is_told_so_or_given_up() {
+    let pair = Pair::new();
+    let redrive = Redrive::start_with(pair.setup().env("REDRIVE_SERVER_HEAD_TIMEOUT", "400ms")).await;
+    let answer = async |request: &[u8]| {
+        let mut stream = TcpStream::connect(redrive.address()).await.unwrap();
+        stream.write_all(request).await.unwrap();
+        let mut answer = Vec::new();
+        let _ = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("the server still waits");
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    let told = answer(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    assert!(told.starts_with("HTTP/1.1 400 ") && told.ends_with("begin the URL with https://\n"), "{told}");
+    assert_eq!(answer(b"").await, "");
+    // The beginning of a handshake that never goes on.
+    assert_eq!(answer(b"\x16\x03\x01\x02\x00\x01").await, "");
+}
+
+#[tokio::test]
+async fn a_new_certificate_is_used_without_a_restart() {
+    let pair = Pair::new();
+    let first = pair.renew();
+    let redrive = Redrive::start_with(pair.setup()).await;
+    assert!(shows(&redrive, &first).await);
+    let mut open = connect(&redrive, &first, &[&TLS13]).await.unwrap();
+
+    let second = pair.renew();
+    redrive.signal("HUP");
+    redrive.wait_output("the TLS certificate was read anew").await;
+    assert!(shows(&redrive, &second).await && !shows(&redrive, &first).await);
+    assert!(get(&mut open, "/healthz").await.ends_with("ok\n"), "connections stay");
+
+    std::fs::write(pair.cert(), "no certificate").unwrap();
+    redrive.signal("HUP");
+    redrive.wait_output("the one before stays in use").await;
+    assert!(redrive.output().contains("holds no certificate in PEM form"), "{}", redrive.output());
+    assert!(shows(&redrive, &second).await);
+
+    // Nobody says so: it is found out.
+    let third = pair.renew();
+    let found_out = async {
+        while !shows(&redrive, &third).await {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    timeout(PATIENCE, found_out).await.expect("the certificate was not read anew");
+}
+
+#[tokio::test]
+async fn a_pair_that_cannot_be_used_stops_the_start() {
+    let said = async |pair: &Pair| {
+        let ended = pair.setup().run_to_end().await;
+        assert_eq!(ended.status.code(), Some(1));
+        String::from_utf8_lossy(&ended.stderr).into_owned()
+    };
+    let pair = Pair::new();
+    let other = Pair::new();
+    std::fs::copy(other.key(), pair.key()).unwrap();
+    let mismatch = said(&pair).await;
+    assert!(mismatch.contains("server.tls_cert and server.tls_key cannot be used together"), "{mismatch}");
+    std::fs::write(pair.key(), "-----BEGIN NONSENSE-----\n").unwrap();
+    let nonsense = said(&pair).await;
+    assert!(nonsense.contains("server.tls_key: ") && nonsense.contains("holds no private key"), "{nonsense}");
+    std::fs::remove_file(pair.cert()).unwrap();
+    let missing = said(&pair).await;
+    assert!(missing.contains("server.tls_cert: ") && missing.contains("check the path"), "{missing}");
+}
+
+#[tokio::test]
+async fn a_key_that_everybody_may_read_is_warned_of() {
+    let pair = Pair::new();
+    std::fs::set_permissions(pair.key(), std::fs::Permissions::from_mode(0o644)).unwrap();
+    let redrive = Redrive::start_with(pair.setup()).await;
+    redrive.wait_output("everybody on this machine may read the private key").await;
+}
+
+fn keys(redrive: &Redrive, pair: Option<&Pair>) -> Output {
+    let database = format!("sqlite:{}", redrive.data_dir().join("redrive.db").display());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_redrive"));
+    command
+        .args(["keys", "create", "--name", "cli", "--database-url", &database])
+        .args(["--listen", &redrive.address().to_string()])
+        .env("REDRIVE_ADMIN_KEY", redrive.key());
+    if let Some(pair) = pair {
+        command.env("REDRIVE_SERVER_TLS_CERT", pair.cert()).env("REDRIVE_SERVER_TLS_KEY", pair.key());
+    }
+    command.output().unwrap()
+}
+
+#[tokio::test]
+async fn the_command_line_talks_to_its_own_server_and_to_no_other() {
+    let (pair, other) = (Pair::new(), Pair::new());
+    let redrive = Redrive::start_with(pair.setup()).await;
+    let made = keys(&redrive, Some(&pair));
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    assert!(String::from_utf8_lossy(&made.stdout).starts_with("rdk_"));
+    let refused = keys(&redrive, Some(&other));
+    let words = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && words.contains("not the one in server.tls_cert"), "{words}");
+    let refused = keys(&redrive, None);
+    let words = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        !refused.status.success() && words.contains("the server speaks TLS; give this command"),
+        "{words}"
+    );
+}

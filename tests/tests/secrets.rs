@@ -1,0 +1,257 @@
+//! What is secret stays so: at rest, on screens, in logs, and while the master key changes.
+
+// A test that cannot go on should panic.
+#![allow(clippy::unwrap_used)]
+
+use std::{fs, path::Path};
+
+use redrive_core::vault::MasterKey;
+use redrive_testkit::{Api, Postgres, Receiver, Redrive, Reply, Setup, python_with};
+use redrive_tests::{entries, event_is, id, text};
+use serde_json::{Value, json};
+
+/// Things that nobody may ever see again.
+const PLANTED: [&str; 5] = [
+    "planted-header-value",
+    "planted-password",
+    "planted-token",
+    "whsec_cGxhbnRlZC1zZWNyZXQtcGxhbnRlZC1zZWNyZXQtIQ==",
+    "cGxhbnRlZC1zZWNyZXQt",
+];
+
+/// Webhooks that were told every secret there is.
+async fn confide(api: &Api, url: &str) -> Vec<Value> {
+    let basic = json!({
+        "secret": PLANTED[3],
+        "headers": {"x-api-key": PLANTED[0]},
+        "auth": {"type": "basic", "username": "me", "password": PLANTED[1]},
+    });
+    let bearer = json!({"auth": {"type": "bearer", "token": PLANTED[2]}});
+    vec![api.create_webhook(url, basic).await, api.create_webhook(url, bearer).await]
+}
+
+fn everything_in(folder: &Path) -> String {
+    let mut all = String::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            all += &String::from_utf8_lossy(&fs::read(path).unwrap());
+        }
+    }
+    all
+}
+
+fn assert_hidden(place: &str, shown: &str) {
+    for planted in PLANTED {
+        assert!(!shown.contains(planted), "{planted} is in {place}");
+    }
+}
+
+#[tokio::test]
+async fn endpoints_get_their_credentials_and_nobody_else_does() {
+    let receiver = Receiver::start().await;
+    let setup = Setup::new().env("REDRIVE_LOG_LEVEL", "trace");
+    let redrive = Redrive::start_with(setup).await;
+    let api = redrive.api();
+    let webhooks = confide(&api, &receiver.url()).await;
+    let event = api.publish("order.created", json!({"n": 1})).await;
+    let arrivals = receiver.wait_for(2).await;
+    let mut sent: Vec<_> = arrivals.iter().map(|one| one.header("authorization").unwrap()).collect();
+    sent.sort_unstable();
+    assert_eq!(sent, ["Basic bWU6cGxhbnRlZC1wYXNzd29yZA==", "Bearer planted-token"]);
+    assert!(arrivals.iter().any(|one| one.header("x-api-key") == Some(PLANTED[0])));
+
+    // Everything that can be asked for, and every change that goes over it.
+    let path = format!("/v1/webhooks/{}", id(&webhooks[0]));
+    let mut shown = api.get(&path).await.expect(200).to_string();
+    assert!(shown.contains(r#""auth":{"password":"[redacted]","type":"basic","username":"me"}"#), "{shown}");
+    shown += &api.get("/v1/webhooks").await.expect(200).to_string();
+    let back = json!({"auth": {"type": "basic", "username": "you", "password": "[redacted]"}});
+    shown += &api.patch(&path, back).await.expect(200).to_string();
+    let unknown = json!({"auth": {"type": "bearer", "token": "[redacted]"}});
+    shown += &api.patch(&path, unknown).await.expect(400).to_string();
+    for path in ["/v1/audit-log", "/metrics", "/v1/deliveries"] {
+        shown += &String::from_utf8_lossy(&api.get(path).await.body);
+    }
+    for attempts in entries(&api.get(&format!("/v1/events/{}/attempts", id(&event))).await.expect(200)) {
+        shown += &attempts.to_string();
+    }
+    let both = json!({"headers": {"authorization": "x"}});
+    shown += &api.patch(&path, both).await.expect(400).to_string();
+    shown += &api
+        .post(
+            "/v1/webhooks",
+            json!({"url": "https://x.example", "events": ["*"], "secret": "whsec_cGxhbnRlZC1zZWNyZXQt"}),
+        )
+        .await
+        .expect(400)
+        .to_string();
+    assert_hidden("an answer of the API", &shown);
+    api.publish("order.created", json!({"n": 2})).await;
+    let arrivals = receiver.wait_for(4).await;
+    assert!(
+        arrivals.iter().any(|one| one.header("authorization") == Some("Basic eW91OnBsYW50ZWQtcGFzc3dvcmQ=")),
+        "a password that was sent back redacted is as it was"
+    );
+    assert_hidden("the log", &redrive.output());
+    assert_hidden("the files", &everything_in(redrive.data_dir()));
+}
+
+#[tokio::test]
+async fn secrets_are_sealed_on_postgres_and_a_new_master_key_takes_over_while_servers_run() {
+    let (database, receiver) = (Postgres::shared().await, Receiver::start().await);
+    let folder = tempfile::tempdir().unwrap();
+    let new_key = |name: &str, byte: u8| {
+        let path = folder.path().join(name);
+        fs::write(&path, &**MasterKey::from_bytes([byte; 32]).reveal()).unwrap();
+        path.display().to_string()
+    };
+    let (old, new) = (new_key("old", 1), new_key("new", 2));
+    let on = |current: &str, former: &[&str]| {
+        Setup::new()
+            .database_url(database.url())
+            .without_env("REDRIVE_SECRETS_MASTER_KEY")
+            .env("REDRIVE_SECRETS_MASTER_KEY_FILE", current)
+            .env("REDRIVE_SECRETS_OLD_MASTER_KEY_FILES", json!(former).to_string())
+    };
+    let first = Redrive::start_with(on(&old, &[])).await;
+    confide(&first.api(), &receiver.url()).await;
+    let rows = database.query("SELECT spec || state || encode(sealed, 'escape') FROM webhooks").await;
+    assert_eq!(rows.len(), 2);
+    assert_hidden("the database", &rows.concat().concat());
+
+    // A node with the new key alone does not start, and says what to do.
+    let refused = on(&new, &[]).run_to_end().await;
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("secrets.old_master_key_files"), "{said}");
+    // One after the other gets both; the first still has the old one.
+    let second = Redrive::start_with(on(&new, &[&old])).await;
+    drop(first);
+    let answer = second.api().post("/v1/secrets/rotate-master-key", json!({})).await.expect(200);
+    assert_eq!(answer["sealed_anew"], 2);
+    drop(second);
+    let third = Redrive::start_with(on(&new, &[])).await;
+    third.api().publish("order.created", json!({})).await;
+    let arrivals = receiver.wait_for(2).await;
+    assert!(arrivals.iter().any(|one| one.header("authorization") == Some("Bearer planted-token")));
+    let again = third.api().post("/v1/secrets/rotate-master-key", json!({})).await.expect(200);
+    assert_eq!(again["sealed_anew"], 0);
+}
+
+/// Verifies `v1a` by the public key alone, with another implementation of Ed25519.
+const ED25519: &str = "
+import base64, json, sys
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.exceptions import InvalidSignature
+for request in json.load(sys.stdin):
+    key = Ed25519PublicKey.from_public_bytes(base64.b64decode(request['key'].removeprefix('whpk_')))
+    body, headers = request['body'].encode(), request['headers']
+    message = headers['webhook-id'].encode() + b'.' + headers['webhook-timestamp'].encode() + b'.' + body
+    good = 0
+    for signature in headers['webhook-signature'].split(' '):
+        version, signature = signature.split(',')
+        assert version == 'v1a'
+        try:
+            key.verify(base64.b64decode(signature), message)
+            good += 1
+        except InvalidSignature:
+            pass
+    print(good)
+";
+
+fn verified(requests: &Value) -> Vec<String> {
+    use std::{io::Write, process::Stdio};
+    let mut child = std::process::Command::new(python_with(&["cryptography"]))
+        .args(["-c", ED25519])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(requests.to_string().as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "the Python program failed");
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn receivers_verify_ed25519_by_the_public_key_alone() {
+    let (redrive, receiver) = (Redrive::start().await, Receiver::start().await);
+    let api = redrive.api();
+    let scheme = json!({"signature": {"scheme": "standard-ed25519"}});
+    let webhook = api.create_webhook(&receiver.url(), scheme).await;
+    let path = format!("/v1/webhooks/{}", id(&webhook));
+    let key = |webhook: &Value, nth: usize| text(&webhook["secrets"][nth]["public_key"]).to_owned();
+    let first = key(&webhook, 0);
+    let event = api.publish("order.created", json!({"letters": "äß\u{1f511}"})).await;
+    event_is(&api, &event, "delivered").await;
+    let rotated = api.post(&format!("{path}/rotate-secret"), json!({})).await.expect(200);
+    let second = key(&rotated, 0);
+    assert_eq!(key(&rotated, 1), first, "the old key is shown while it signs");
+    let event = api.publish("order.created", json!({})).await;
+    event_is(&api, &event, "delivered").await;
+    let arrivals = receiver.wait_for(2).await;
+    let request = |key: &str, nth: usize, body: Option<&str>| {
+        let headers: serde_json::Map<_, _> =
+            arrivals[nth].headers.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
+        let sent = std::str::from_utf8(&arrivals[nth].body).unwrap();
+        json!({"key": key, "headers": headers, "body": body.unwrap_or(sent)})
+    };
+    let requests = json!([
+        request(&first, 0, None),
+        request(&first, 1, None),
+        request(&second, 1, None),
+        request(&second, 0, None),
+        request(&first, 0, Some("{}")),
+    ]);
+    assert_eq!(verified(&requests), ["1", "1", "1", "0", "0"]);
+}
+
+#[tokio::test]
+async fn an_endpoint_has_to_echo_before_it_gets_anything() {
+    let receiver = Receiver::answering(200).await;
+    let redrive = Redrive::start_with(Setup::new().env("REDRIVE_DEV_CLOCK_SPEED", "20")).await;
+    let api = redrive.api();
+    let webhook = api.create_webhook(&receiver.url(), json!({"verify_url": true})).await;
+    assert_eq!(webhook["state"], "pending_verification");
+    let path = format!("/v1/webhooks/{}", id(&webhook));
+    let event = api.publish("order.created", json!({})).await;
+    assert_eq!(event["deliveries"], 0, "it gets no events yet");
+    let asked = receiver.wait_for(2).await;
+    for challenge in &asked {
+        assert_eq!(challenge.json()["type"], "redrive.challenge");
+        assert!(challenge.header("webhook-signature").unwrap().starts_with("v1,"), "it is signed");
+    }
+    assert_ne!(asked[0].json()["challenge"], asked[1].json()["challenge"], "a new one each time");
+    for switch in ["pause", "resume", "test"] {
+        let answer = api.post(&format!("{path}/{switch}"), json!({})).await;
+        assert_eq!(answer.status, 409, "{switch}: {answer:?}");
+    }
+    // No way around it: not by switching it off and on.
+    api.post(&format!("{path}/disable"), json!({})).await.expect(200);
+    let enabled = api.post(&format!("{path}/enable"), json!({})).await.expect(200);
+    assert_eq!(enabled["state"], "pending_verification");
+
+    receiver.answer_with(|arrival| {
+        Reply::status(200).body(arrival.json()["challenge"].as_str().unwrap_or("").to_owned())
+    });
+    api.eventually("it is verified", &path, |webhook| webhook["state"] == "active").await;
+    let event = api.publish("order.created", json!({})).await;
+    event_is(&api, &event, "delivered").await;
+
+    // A new URL has to echo as well; events that come meanwhile wait for it.
+    let silent = Receiver::answering(200).await;
+    let moved = api.patch(&path, json!({"url": silent.url()})).await.expect(200);
+    assert_eq!(moved["state"], "pending_verification");
+    let event = api.publish("order.created", json!({})).await;
+    assert_eq!(event["deliveries"], 1);
+    silent.wait_for(1).await;
+    silent.answer_with(|arrival| {
+        let echo = json!({"challenge": arrival.json()["challenge"]});
+        Reply::status(200).body(echo.to_string())
+    });
+    event_is(&api, &event, "delivered").await;
+    let got = silent.arrivals();
+    let last = got.last().unwrap().json();
+    assert_eq!(last["type"], "order.created", "nothing but challenges before it: {last}");
+    assert!(got[..got.len() - 1].iter().all(|one| one.json()["type"] == "redrive.challenge"));
+}

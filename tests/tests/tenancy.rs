@@ -1,0 +1,212 @@
+//! Tenants apart: keys that end and are bound to networks, sessions for customers, quotas, and the log of it all.
+
+// A test that cannot go on should panic.
+#![allow(clippy::unwrap_used)]
+
+use redrive_testkit::{Postgres, Receiver, Redrive, Setup};
+use redrive_tests::{entries, id, text};
+use serde_json::{Value, json};
+
+async fn tenant(api: &redrive_testkit::Api, extra: Value) -> String {
+    let mut body = json!({"id": "acme"});
+    body.as_object_mut().unwrap().extend(extra.as_object().cloned().unwrap_or_default());
+    text(&api.post("/v1/tenants", body).await.expect(201)["id"]).to_owned()
+}
+
+#[tokio::test]
+async fn a_key_ends_in_time_and_is_good_only_from_where_it_may_be_used() {
+    let redrive = Redrive::start_with(Setup::new().env("REDRIVE_DEV_CLOCK_SPEED", "60")).await;
+    let api = redrive.api();
+    tenant(&api, json!({})).await;
+    let make = async |body: Value| api.post("/v1/tenants/acme/api-keys", body).await;
+    let elsewhere = make(json!({"allowed_networks": ["203.0.113.0/24", "2001:db8::1"]})).await.expect(201);
+    assert_eq!(elsewhere["allowed_networks"], json!(["203.0.113.0/24", "2001:db8::1/128"]));
+    let here = make(json!({"allowed_networks": ["127.0.0.0/8"]})).await.expect(201);
+    let status = async |key: &Value| api.with_key(text(&key["key"])).get("/v1/webhooks").await.status;
+    assert_eq!((status(&elsewhere).await, status(&here).await), (401, 200));
+    let refused = make(json!({"allowed_networks": ["everywhere"]})).await.expect(400);
+    assert_eq!(refused["field"], "allowed_networks");
+    let past = make(json!({"expires_at": "2020-01-01T00:00:00Z"})).await.expect(400);
+    assert_eq!(past["field"], "expires_at");
+
+    let soon = make(json!({"name": "short", "expires_at": "2100-01-01T00:00:00Z"})).await.expect(201);
+    assert_eq!(status(&soon).await, 200);
+    // By the server's clock, which is fast: a minute from its now is a second from ours.
+    let now = text(&soon["created_at"]).to_owned();
+    let end = redrive_core::Time::parse(&now).unwrap() + std::time::Duration::from_secs(120);
+    let ending = make(json!({"expires_at": end.to_string()})).await.expect(201);
+    assert_eq!(status(&ending).await, 200);
+    let mut left = 200;
+    while status(&ending).await == 200 {
+        left -= 1;
+        assert!(left > 0, "it is still good");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    let unknown = api.with_key("rdk_0000").get("/v1/webhooks").await;
+    let expired = api.with_key(text(&ending["key"])).get("/v1/webhooks").await;
+    assert_eq!(
+        (unknown.status, unknown.problem()),
+        (expired.status, expired.problem()),
+        "nobody is told why"
+    );
+}
+
+#[tokio::test]
+async fn it_is_known_when_a_key_was_used() {
+    let redrive = Redrive::start_with(Setup::new().env("REDRIVE_DEV_CLOCK_SPEED", "600")).await;
+    let api = redrive.api();
+    tenant(&api, json!({})).await;
+    let key = api.post("/v1/tenants/acme/api-keys", json!({})).await.expect(201);
+    assert_eq!(key["last_used_at"], Value::Null);
+    api.with_key(text(&key["key"])).get("/v1/webhooks").await.expect(200);
+    let used = |page: &Value| entries(page)[0]["last_used_at"].is_string();
+    let waited = std::time::Duration::from_secs(40);
+    let seen = tokio::time::timeout(waited, async {
+        while !used(&api.get("/v1/tenants/acme/api-keys").await.expect(200)) {
+            tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+        }
+    });
+    seen.await.expect("told within half a minute");
+}
+
+#[tokio::test]
+async fn a_session_sees_one_tenant_until_it_ends() {
+    let (database, receiver) = (Postgres::shared().await, Receiver::start().await);
+    let one = Redrive::start_with(Setup::new().database_url(database.url())).await;
+    let two = Redrive::start_with(Setup::new().database_url(database.url())).await;
+    let api = one.api();
+    tenant(&api, json!({})).await;
+    let foreign = api.create_webhook(&receiver.url(), Value::Null).await;
+    let session = json!({"tenant_id": "acme", "name": "jane", "expires_in": 600});
+    let session = api.post("/v1/portal-sessions", session).await.expect(201);
+    let token = text(&session["token"]);
+    assert!(token.starts_with("rdp_"));
+    let customer = two.api().with_key(token);
+    // The other node hears of it within a moment.
+    let heard = async || customer.get("/v1/webhooks").await.status == 200;
+    for _ in 0..100 {
+        if heard().await {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    let own =
+        customer.post("/v1/webhooks", json!({"url": receiver.url(), "events": ["*"]})).await.expect(201);
+    assert_eq!(own["tenant_id"], "acme");
+    assert_eq!(entries(&customer.get("/v1/webhooks").await.expect(200)).len(), 1);
+    assert_eq!(customer.get(&format!("/v1/webhooks/{}", id(&foreign))).await.status, 404);
+    assert_eq!(customer.post("/v1/events", json!({"event_type": "a.b", "data": 1})).await.status, 403);
+    assert_eq!(customer.get("/v1/tenants").await.status, 403);
+    assert_eq!(customer.post("/v1/portal-sessions", json!({"tenant_id": "acme"})).await.status, 403);
+    let too_long = json!({"tenant_id": "acme", "expires_in": 100_000});
+    assert_eq!(api.post("/v1/portal-sessions", too_long).await.expect(400)["field"], "expires_in");
+    assert_eq!(
+        entries(&api.get("/v1/tenants/acme/api-keys").await.expect(200)),
+        [] as [Value; 0],
+        "it is no key"
+    );
+
+    let path = format!("/v1/portal-sessions/{}?tenant_id=acme", id(&session));
+    assert_eq!(api.delete(&path).await.status, 204);
+    let ended = async || customer.get("/v1/webhooks").await.status == 401;
+    for _ in 0..100 {
+        if ended().await {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    assert!(ended().await, "on the other node too");
+    assert_eq!(one.api().with_key(token).get("/v1/webhooks").await.status, 401);
+}
+
+#[tokio::test]
+async fn a_tenant_gets_no_more_than_its_quotas() {
+    let (redrive, receiver) = (Redrive::start().await, Receiver::start().await);
+    let admin = redrive.api();
+    let quotas = json!({"max_webhooks": 2, "max_events_per_day": 3, "max_payload_bytes": 100});
+    tenant(&admin, json!({"quotas": quotas})).await;
+    assert_eq!(admin.get("/v1/tenants/acme").await.expect(200)["quotas"], quotas);
+    let key = admin.post("/v1/tenants/acme/api-keys", json!({})).await.expect(201);
+    let api = admin.with_key(text(&key["key"]));
+    let webhook = json!({"url": receiver.url(), "events": ["*"]});
+    let first = api.post("/v1/webhooks", &webhook).await.expect(201);
+    api.post("/v1/webhooks", &webhook).await.expect(201);
+    let over = api.post("/v1/webhooks", &webhook).await;
+    assert_eq!((over.status, over.problem().as_str()), (409, "quota_exceeded"));
+    api.delete(&format!("/v1/webhooks/{}", id(&first))).await;
+    api.post("/v1/webhooks", &webhook).await.expect(201);
+
+    let large = json!({"event_type": "a.b", "data": "x".repeat(200)});
+    assert_eq!(api.post("/v1/events", large).await.status, 413);
+    let event = json!({"event_type": "a.b", "data": 1});
+    for _ in 0..3 {
+        api.post("/v1/events", &event).await.expect(202);
+    }
+    let over = api.post("/v1/events", &event).await;
+    assert_eq!((over.status, over.problem().as_str()), (429, "quota_exceeded"));
+    let seconds: u64 = over.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=24 * 3600 + 1).contains(&seconds), "until midnight: {seconds}");
+    // Others are not meant, and more is allowed as soon as somebody says so.
+    admin.post("/v1/events", &event).await.expect(202);
+    admin.patch("/v1/tenants/acme", json!({"quotas": null})).await.expect(200);
+    api.post("/v1/events", &event).await.expect(202);
+}
+
+#[tokio::test]
+async fn every_change_is_in_the_log_with_who_made_it() {
+    let (redrive, receiver) = (Redrive::start().await, Receiver::answering(500).await);
+    let admin = redrive.api();
+    tenant(&admin, json!({})).await;
+    let key = admin.post("/v1/tenants/acme/api-keys", json!({"name": "deploy"})).await.expect(201);
+    let api = admin.with_key(text(&key["key"]));
+    let retry = json!({"schedule": [0]});
+    let webhook =
+        json!({"url": receiver.url(), "events": ["*"], "retry_config": retry, "description": "old"});
+    let webhook = api.post("/v1/webhooks", webhook).await.expect(201);
+    let path = format!("/v1/webhooks/{}", id(&webhook));
+    api.patch(&path, json!({"description": "new"})).await.expect(200);
+    api.patch(&path, json!({"url": "nonsense"})).await.expect(400);
+    for switch in ["pause", "resume", "disable", "enable", "rotate-secret"] {
+        api.post(&format!("{path}/{switch}"), json!({})).await.expect(200);
+    }
+    api.patch(&format!("{path}/circuit-breaker"), json!({"action": "reset"})).await.expect(200);
+    let event = api.post("/v1/events", json!({"event_type": "a.b", "data": 1})).await.expect(202);
+    let delivery = redrive_tests::event_is(&api, &event, "dead").await;
+    api.post(&format!("/v1/deliveries/{}/retry", id(&delivery)), json!({})).await.expect(202);
+    api.delete(&path).await;
+
+    assert_eq!(api.get("/v1/audit-log").await.status, 403, "for admins alone");
+    let log = admin.get("/v1/audit-log?tenant_id=acme&limit=100").await.expect(200);
+    let mut log = entries(&log);
+    log.reverse();
+    let actions: Vec<_> = log.iter().map(|entry| text(&entry["action"])).collect();
+    let expected = [
+        "tenant.create",
+        "api_key.create",
+        "webhook.create",
+        "webhook.update",
+        "webhook.update",
+        "webhook.pause",
+        "webhook.resume",
+        "webhook.disable",
+        "webhook.enable",
+        "webhook.rotate_secret",
+        "webhook.circuit",
+        "delivery.retry",
+        "webhook.delete",
+    ];
+    assert_eq!(actions, expected);
+    assert_eq!((&log[0]["actor"], &log[0]["key_id"]), (&json!("admin"), &Value::Null));
+    let changed = &log[3];
+    assert_eq!((&changed["actor"], &changed["key_id"]), (&json!("deploy"), &key["id"]));
+    assert_eq!((&changed["address"], &changed["result"]), (&json!("127.0.0.1"), &json!("done")));
+    assert_eq!(changed["object_id"], webhook["id"]);
+    assert_eq!(
+        (&changed["before"]["description"], &changed["after"]["description"]),
+        (&json!("old"), &json!("new"))
+    );
+    assert!(text(&log[4]["result"]).starts_with("url: "), "a change that was refused: {}", log[4]);
+    let of_one = format!("/v1/audit-log?object_id={}&action=webhook.rotate", id(&webhook));
+    assert_eq!(entries(&admin.get(&of_one).await.expect(200)).len(), 1);
+    assert_eq!(entries(&admin.get("/v1/audit-log?limit=2").await.expect(200)).len(), 2);
+}
