@@ -14,6 +14,7 @@ use crate::{
     invalid::{Invalid, plain_text},
     lane::Ordering,
     limiter::RateLimit,
+    reach::{ReachRules, Unreachable},
     retry::RetryConfig,
     signature::{LiveSecret, SignatureConfig},
     subscription::Interest,
@@ -116,7 +117,7 @@ impl WebhookSpec {
 
     /// Checks everything but the configurations of retries and of the circuit breaker, which need the
     /// server's defaults.
-    pub fn validate(&self, urls: UrlRules) -> Result<(), Invalid> {
+    pub fn validate(&self, urls: &UrlRules) -> Result<(), Invalid> {
         validate_url(&self.url, urls)?;
         validate_interest(self)?;
         validate_headers(&self.headers)?;
@@ -201,15 +202,18 @@ pub struct Webhook {
     pub updated_at: Time,
 }
 
-/// Which URLs the operator allows at all. Addresses are judged when connecting, not here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Which URLs the operator allows at all. Addresses are judged when connecting, not here: a name may have
+/// another address by then.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UrlRules {
     /// Whether plain `http` is allowed.
     pub allow_http: bool,
+    /// Which hosts and ports may be called.
+    pub reach: ReachRules,
 }
 
 /// Checks a webhook's URL.
-pub fn validate_url(text: &str, rules: UrlRules) -> Result<(), Invalid> {
+pub fn validate_url(text: &str, rules: &UrlRules) -> Result<(), Invalid> {
     let refuse = |message: &str| Err(Invalid::new("url", message));
     if text.len() > MAX_URL {
         return refuse("must be at most 2048 characters long");
@@ -242,7 +246,21 @@ pub fn validate_url(text: &str, rules: UrlRules) -> Result<(), Invalid> {
     if url.host_str().is_none_or(str::is_empty) || url.port() == Some(0) {
         return refuse("needs a host, and a port other than 0 if it names one");
     }
-    Ok(())
+    validate_reach(&url, &rules.reach)
+}
+
+/// Refuses what could never be called, as far as the URL itself says. Why is the operator's business; that it
+/// is the port rather than the host is the writer's.
+fn validate_reach(url: &Url, rules: &ReachRules) -> Result<(), Invalid> {
+    let port = url.port_or_known_default().unwrap_or_default();
+    let message = match rules.check_name(url.host_str().unwrap_or_default(), port) {
+        Ok(()) => return Ok(()),
+        Err(Unreachable::PortNotListed(port) | Unreachable::PortNotHttp(port)) => {
+            format!("must not use port {port}, which is not called from here; ask the operator, or use 443")
+        }
+        Err(_) => "names a host that is not called from here; ask the operator".to_owned(),
+    };
+    Err(Invalid::new("url", message))
 }
 
 fn authority(url: &str) -> &str {
@@ -307,14 +325,19 @@ mod tests {
 
     use super::*;
 
-    const HTTPS: UrlRules = UrlRules { allow_http: false };
-    const HTTP: UrlRules = UrlRules { allow_http: true };
+    fn https() -> UrlRules {
+        UrlRules::default()
+    }
+
+    fn http() -> UrlRules {
+        UrlRules { allow_http: true, ..https() }
+    }
 
     #[test]
     fn urls_are_checked() {
         for good in ["https://example.com", "https://example.com:8443/a/b?c=d%20e", "https://[2001:db8::1]/x"]
         {
-            assert_eq!(validate_url(good, HTTPS), Ok(()), "{good}");
+            assert_eq!(validate_url(good, &https()), Ok(()), "{good}");
         }
         for bad in [
             "",
@@ -334,11 +357,34 @@ mod tests {
             "file:///etc/passwd",
             "javascript:alert(1)",
         ] {
-            assert!(validate_url(bad, HTTPS).is_err(), "{bad:?}");
+            assert!(validate_url(bad, &https()).is_err(), "{bad:?}");
         }
-        assert!(validate_url(&format!("https://example.com/{}", "x".repeat(2048)), HTTPS).is_err());
-        assert_eq!(validate_url("http://127.0.0.1:9000/hook", HTTP), Ok(()));
-        assert_eq!(validate_url("https://example.com/a@b", HTTPS), Ok(()));
+        assert!(validate_url(&format!("https://example.com/{}", "x".repeat(2048)), &https()).is_err());
+        assert_eq!(validate_url("http://127.0.0.1:9000/hook", &http()), Ok(()));
+        assert_eq!(validate_url("https://example.com/a@b", &https()), Ok(()));
+    }
+
+    #[test]
+    fn urls_that_could_never_be_called_are_refused_in_words_that_tell_little() {
+        let said = |url: &str, rules: &UrlRules| validate_url(url, rules).map_err(|refused| refused.message);
+        let port = said("https://example.com:25/", &https()).unwrap_err();
+        assert!(port.contains("port 25") && port.contains("443"), "{port}");
+        assert_eq!(said("https://example.com:8443/", &https()), Ok(()));
+        let listed = ReachRules {
+            allow_hosts: vec!["*.example.com".parse().unwrap()],
+            deny_hosts: vec!["inside.example.com".parse().unwrap()],
+            ports: vec!["443".parse().unwrap(), "25".parse().unwrap()],
+            ..ReachRules::default()
+        };
+        let rules = UrlRules { reach: listed, ..http() };
+        assert_eq!(said("https://hooks.example.com/", &rules), Ok(()));
+        assert_eq!(said("https://hooks.example.com:25/", &rules), Ok(()), "named, so allowed");
+        assert!(said("http://hooks.example.com/", &rules).unwrap_err().contains("port 80"));
+        let hosts = ["inside.example.com", "INSIDE.example.com.", "example.org", "1.1.1.1", "[2606::1]"];
+        let words = hosts.map(|host| said(&format!("https://{host}/"), &rules).unwrap_err());
+        assert!(words.iter().all(|word| *word == words[0]), "{words:?}");
+        let inside = UrlRules::default();
+        assert_eq!(said("https://10.0.0.1/", &inside), Ok(()), "addresses are judged when connecting");
     }
 
     #[test]
@@ -366,9 +412,9 @@ mod tests {
     fn a_rate_limit_is_checked() {
         let limited = |requests_per_minute, burst| {
             let rate_limit = Some(RateLimit { requests_per_minute, burst });
-            WebhookSpec { rate_limit, ..spec() }.validate(HTTPS).map_err(|invalid| invalid.field)
+            WebhookSpec { rate_limit, ..spec() }.validate(&https()).map_err(|invalid| invalid.field)
         };
-        assert_eq!(spec().validate(HTTPS), Ok(()));
+        assert_eq!(spec().validate(&https()), Ok(()));
         assert_eq!(limited(600, None), Ok(()));
         assert_eq!(limited(0, None), Err("rate_limit.requests_per_minute".into()));
         assert_eq!(limited(600, Some(0)), Err("rate_limit.burst".into()));
@@ -400,7 +446,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_breaks_the_url_check_and_what_passes_has_a_plain_host(text in "(https?://)?\\PC{0,60}") {
-            if validate_url(&text, HTTP).is_ok() {
+            if validate_url(&text, &http()).is_ok() {
                 let url = Url::parse(&text).unwrap();
                 prop_assert!(url.has_host() && url.username().is_empty());
             }
