@@ -49,7 +49,7 @@ impl App {
     }
 
     fn check(&self, webhook: &Webhook) -> Result<(), AppError> {
-        webhook.spec.validate(self.rules.urls)?;
+        webhook.spec.validate(&self.urls.read())?;
         self.engine.registry().check(webhook)?;
         Ok(())
     }
