@@ -247,6 +247,7 @@ async fn a_resolver_that_fails_gives_no_address() {
         Say::Garbage,
         Say::Truncated,
         Say::Halved(good()),
+        Say::AboutAnother(good()),
         Say::AliasAlone("nowhere.test"),
     ]
     .into_iter()

@@ -151,7 +151,7 @@ async fn serve_stream(mut stream: TcpStream, scripts: Scripts) -> Option<()> {
 fn answer(question: &[u8], scripts: &Scripts, datagram: bool) -> Option<Vec<u8>> {
     let question = Message::from_vec(question).ok()?;
     let query = question.queries.first()?.clone();
-    let say = next_line(scripts, query.name(), query.query_type(), datagram);
+    let say = next_line(scripts, query.name(), query.query_type());
     let mut message = Message::response(question.metadata.id, question.metadata.op_code);
     message.metadata.recursion_desired = true;
     message.metadata.recursion_available = true;
@@ -185,14 +185,14 @@ fn answer(question: &[u8], scripts: &Scripts, datagram: bool) -> Option<Vec<u8>>
     Some(bytes)
 }
 
-/// What the script has for this question. A question over TCP is the one again whose answer no datagram held.
-fn next_line(scripts: &Scripts, name: &Name, kind: RecordType, datagram: bool) -> Say {
+/// What the script has for this question.
+fn next_line(scripts: &Scripts, name: &Name, kind: RecordType) -> Say {
     let mut scripts = scripts.lock();
     let name = name.to_ascii().trim_end_matches('.').to_lowercase();
     let Some(script) = scripts.get_mut(&name) else { return Say::NoSuchName };
     let asked = script.asked.entry(kind).or_default();
-    *asked += usize::from(datagram);
-    let line = asked.saturating_sub(1).min(script.lines.len() - 1);
+    let line = (*asked).min(script.lines.len() - 1);
+    *asked += 1;
     script.lines[line].clone()
 }
 
