@@ -9,7 +9,7 @@ use redrive_tests::{
     text,
     ways::{Called, Way, is_not_reached, is_reached, is_refused, port_of, production, register, was_refused},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// A server that asks a scripted name server, may reach 127.0.0.1 and nothing else inside, a receiver there,
 /// and canaries beside it on the same port.
@@ -163,6 +163,10 @@ async fn the_operators_lists_hold_at_the_door_and_when_connecting() {
         told = hang_up(&redrive, "are in force", told).await;
         for way in Way::ALL {
             was_refused(way, &rules, way.send(&api, &webhook).await);
+        }
+        for change in ["pause", "resume"] {
+            let path = format!("/v1/webhooks/{}/{change}", text(&webhook["id"]));
+            api.post(&path, json!({})).await.expect(200);
         }
         let again = register(&api, &url, 5).await;
         assert_eq!(again.is_err(), at_the_door, "{rules}: {again:?}");

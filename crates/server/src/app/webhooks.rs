@@ -40,7 +40,7 @@ impl App {
             created_at: now,
             updated_at: now,
         };
-        self.check(&webhook)?;
+        self.check(&webhook, true)?;
         must_be_future(webhook.spec.expires_at, now)?;
         match self.engine.create_webhook(webhook.clone()).await? {
             true => Ok(webhook),
@@ -48,8 +48,11 @@ impl App {
         }
     }
 
-    fn check(&self, webhook: &Webhook) -> Result<(), AppError> {
-        webhook.spec.validate(&self.urls.read())?;
+    fn check(&self, webhook: &Webhook, new_url: bool) -> Result<(), AppError> {
+        match new_url {
+            true => webhook.spec.validate(&self.urls.read())?,
+            false => webhook.spec.validate_all_but_url()?,
+        }
         self.engine.registry().check(webhook)?;
         Ok(())
     }
@@ -96,8 +99,9 @@ impl App {
         let checked = |webhook: &mut Webhook| {
             let now = self.engine.clock().now();
             let (was_on, expires_at) = (webhook.state.gets_events(), webhook.spec.expires_at);
+            let url = webhook.spec.url.clone();
             change(webhook)?;
-            self.check(webhook)?;
+            self.check(webhook, webhook.spec.url != url)?;
             if webhook.spec.expires_at != expires_at {
                 must_be_future(webhook.spec.expires_at, now)?;
             }
