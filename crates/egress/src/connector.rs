@@ -100,9 +100,9 @@ impl Dialer {
         let host = uri.host().ok_or(Cause::NoSuchName)?;
         let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
 
-        let rules = self.rules();
-        guard_name(&rules, host, port)?;
+        guard_name(&self.rules(), host, port)?;
         let addresses = self.resolve(host, phases).await?;
+        let rules = self.rules();
         self.guard(&rules, host, port, &addresses)?;
         let socket = self.reach(&addresses, port, phases).await?;
         let stream = match secure {
@@ -114,7 +114,6 @@ impl Dialer {
         // made meanwhile is either found there or judged again here.
         let now = self.rules();
         if !Arc::ptr_eq(&rules, &now) {
-            guard_name(&now, host, port)?;
             self.guard(&now, host, port, &addresses)?;
         }
         Ok(stream)
@@ -148,6 +147,7 @@ impl Dialer {
     /// One refused address refuses the host: whoever controls a name must not pick what we look at.
     /// The operator learns the detail from the log, the tenant nothing.
     fn guard(&self, rules: &ReachRules, host: &str, port: u16, addresses: &[IpAddr]) -> Result<(), Cause> {
+        guard_name(rules, host, port)?;
         for address in addresses {
             if let Err(why) = rules.check_address(*address) {
                 tracing::warn!(host, port, %address, %why, "refused to connect: the address is not allowed");

@@ -54,7 +54,8 @@ impl Link {
             cut: AtomicBool::new(false),
             blocked_writer: Mutex::new(None),
             retired: AtomicBool::new(false),
-            begun: AtomicUsize::new(0),
+            // It is made for an exchange, which is about to begin.
+            begun: AtomicUsize::new(1),
             ended: AtomicUsize::new(0),
             waiting_reader: Mutex::new(None),
         }
@@ -186,8 +187,6 @@ pub(crate) struct Stream {
     link: Arc<Link>,
     /// Bytes that came since the last byte went out.
     answered: usize,
-    /// Whether anything was sent yet.
-    used: bool,
     /// What no honest answer exceeds. Without it a receiver could keep us reading `100 Continue` for as long
     /// as the deadline allows, at the cost of everybody else's time.
     most: usize,
@@ -203,7 +202,7 @@ impl Stream {
     }
 
     fn new(transport: Transport, phases: Phases, most: usize) -> Self {
-        Self { transport, link: Arc::new(Link::new(phases)), answered: 0, used: false, most }
+        Self { transport, link: Arc::new(Link::new(phases)), answered: 0, most }
     }
 
     /// What the exchanges on it know of it.
@@ -214,12 +213,11 @@ impl Stream {
     /// Notes that something is about to be sent; what follows an answer is the next exchange. One that is
     /// answered before it was sent in full may count as two, and its connection then never as idle.
     fn begin_write(&mut self) -> io::Result<()> {
-        if self.answered > 0 || !self.used {
+        if self.answered > 0 {
             if self.link.is_over() {
                 return Err(io::ErrorKind::ConnectionAborted.into());
             }
             self.link.begun.fetch_add(1, SeqCst);
-            self.used = true;
         }
         self.answered = 0;
         Ok(())
