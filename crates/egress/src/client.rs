@@ -121,8 +121,8 @@ impl Client {
         Ok(Self(Arc::new(Inner { pool, builder, connector, max_response_bytes, stopwatch })))
     }
 
-    /// Puts other rules in force. Everything that begins after this goes by them, over new connections:
-    /// idle ones are closed at once, and those in use when their exchange is over.
+    /// Puts other rules in force. Everything that begins after this goes by them, over new connections: old
+    /// ones are closed, those in use when their exchange is over. To be called within a runtime.
     pub fn set_rules(&self, rules: ReachRules) {
         let Inner { pool, builder, connector, .. } = &*self.0;
         // In this order, so that no connection made by the old rules can get into the new pool.

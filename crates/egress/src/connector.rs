@@ -15,7 +15,10 @@ use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use redrive_core::reach::ReachRules;
 use rustls::pki_types::ServerName;
-use tokio::{net::TcpStream, time::timeout};
+use tokio::{
+    net::TcpStream,
+    time::{sleep, timeout},
+};
 use tokio_rustls::TlsConnector;
 use tower_service::Service;
 
@@ -29,6 +32,9 @@ use crate::{
 
 /// How many of a name's addresses are tried.
 const MAX_TRIED: usize = 4;
+/// How long a connection stays open after the rules have changed, so that a request which was just handed to
+/// it is not broken. Nothing that begins later can be handed to it.
+const GRACE: Duration = Duration::from_millis(50);
 
 /// Makes the connections of the client. Cheap to clone.
 #[derive(Clone)]
@@ -66,12 +72,15 @@ impl Connector {
         *self.0.rules.lock() = Arc::new(rules);
     }
 
-    /// Ends all connections that were made so far: idle ones at once, the others with their exchange.
+    /// Ends all connections that were made so far: idle ones in a moment, the others with their exchange.
     pub(crate) fn retire_connections(&self) {
         let made = std::mem::take(&mut *self.0.made.lock());
-        for link in made.iter().filter_map(Weak::upgrade) {
-            link.retire();
-        }
+        tokio::spawn(async move {
+            sleep(GRACE).await;
+            for link in made.iter().filter_map(Weak::upgrade) {
+                link.retire();
+            }
+        });
     }
 }
 

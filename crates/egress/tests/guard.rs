@@ -409,3 +409,39 @@ async fn a_connection_in_use_ends_with_its_exchange_when_the_rules_change() {
     timeout(Duration::from_secs(1), told.recv()).await.expect("the connection is still open");
     assert_eq!((server.connections(), idle.connections()), (1, 1));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn rules_that_change_all_the_time_break_no_exchange() {
+    let server = Server::answering(OK).await;
+    let client = client();
+    let mut senders = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let (client, request) = (client.clone(), outbound(&server.url(), LONG));
+        senders.spawn(async move {
+            let mut broken = 0;
+            for _ in 0..300 {
+                let Err(failure) = client.post(request.clone()).await.result else { continue };
+                // On a machine that is busy enough, a request may meet a connection that is just being closed.
+                assert_eq!(failure.failure, SendFailure::Reset, "{failure:?}");
+                broken += 1;
+            }
+            broken
+        });
+    }
+    let (mut changes, mut broken) = (0, 0);
+    while !senders.is_empty() {
+        client.set_rules(loopback());
+        changes += 1;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        while let Some(sent) = senders.try_join_next() {
+            broken += sent.unwrap();
+        }
+    }
+    assert!(broken <= 8 * 3, "{broken} were broken");
+    assert_eq!(server.requests(), 8 * 300 - broken, "each was sent once");
+    assert!(
+        changes > 10 && server.connections() > 8,
+        "{changes} changes, {} connections",
+        server.connections()
+    );
+}
