@@ -126,7 +126,7 @@ fill_history() {
     await_ready redrive
     # The past has webhooks of its own, which want nothing of what the load publishes.
     for ((at = 0; at < 10; at++)); do
-        post redrive /v1/webhooks '{"url":"http://127.0.0.1:9/past","events":["bench.history"]}'
+        post redrive /v1/webhooks '{"url":"http://127.0.0.1:2/past","events":["bench.history"]}'
     done
     stop TERM
     if ((self_check)); then

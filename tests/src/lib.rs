@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 pub mod fleet;
+pub mod ways;
 
 use std::time::{Duration, SystemTime};
 

@@ -157,7 +157,7 @@ async fn headers_that_redrive_owns_cannot_be_overridden() {
     let api = redrive.api();
     for name in ["Host", "webhook-id", "X-Webhook-Event", "User-Agent", "Content-Length", "Transfer-Encoding"]
     {
-        let webhook = json!({"url": "http://127.0.0.1:9/", "events": ["*"], "headers": {name: "x"}});
+        let webhook = json!({"url": "http://127.0.0.1:2/", "events": ["*"], "headers": {name: "x"}});
         let answer = api.post("/v1/webhooks", webhook).await;
         assert_eq!(
             (answer.status, answer.json()["field"].clone()),
@@ -624,7 +624,7 @@ async fn scopes_are_kept_apart() {
         }
     };
     let event = json!({"event_type": "order.created", "data": {}});
-    let webhook = json!({"url": "http://127.0.0.1:9/", "events": ["*"]});
+    let webhook = json!({"url": "http://127.0.0.1:2/", "events": ["*"]});
     for (scope, publish, read, manage) in
         [("publish", 202, 403, 403), ("read", 403, 200, 403), ("manage", 403, 200, 201)]
     {

@@ -1,130 +1,68 @@
-//! Where requests must not go, they do not go: judged by canaries that must see no connection.
+//! Where requests must not go, they do not go: judged by canaries that must see no connection, on every way
+//! out. What is allowed is reached, so that a canary means something.
 
-// Tests may read clocks, and a test that cannot go on should panic.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
+// A test that cannot go on should panic.
+#![allow(clippy::unwrap_used)]
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering::SeqCst},
+use redrive_testkit::{Canary, Dns, Receiver, Redrive, Reply};
+use redrive_tests::ways::{
+    Called, Way, is_not_reached, is_reached, is_refused, port_of, production, register,
 };
-
-use redrive_testkit::{Api, Receiver, Redrive, Setup};
-use redrive_tests::{attempts_of, column, delivery_is, delivery_of, event_is, id, text};
-use serde_json::{Value, json};
-use tokio::net::TcpListener;
-
-/// The one thing that a tenant is told, whatever is or is not at the address.
-const REFUSED: &str = "the URL's host is, or resolves to, an address that requests may not go to";
-
-/// A listener at every address of this machine, v4 and v6, that counts who connects.
-struct Canary {
-    port: u16,
-    connections: Arc<AtomicUsize>,
-}
-
-impl Canary {
-    async fn start() -> Self {
-        let connections = Arc::new(AtomicUsize::new(0));
-        // One that takes both families; without IPv6 there is nothing of it to reach.
-        let listener = match TcpListener::bind("[::]:0").await {
-            Ok(listener) => listener,
-            Err(_) => TcpListener::bind("0.0.0.0:0").await.unwrap(),
-        };
-        let port = listener.local_addr().unwrap().port();
-        let counted = connections.clone();
-        tokio::spawn(async move {
-            while listener.accept().await.is_ok() {
-                counted.fetch_add(1, SeqCst);
-            }
-        });
-        Self { port, connections }
-    }
-
-    fn connections(&self) -> usize {
-        self.connections.load(SeqCst)
-    }
-}
-
-/// The production profile; http so that the address alone is what is refused.
-async fn production() -> Redrive {
-    Redrive::start_with(Setup::new().command("serve").env("REDRIVE_EGRESS_ALLOW_HTTP", "true")).await
-}
-
-/// A webhook that retries at once, in the production profile too.
-fn at_once(host: &str, port: u16) -> Value {
-    let schedule = [0.0, 0.0, 0.0, 0.0, 0.0];
-    json!({"url": format!("http://{host}:{port}/hook"), "events": ["*"], "retry_config": {"schedule": schedule}})
-}
-
-/// Publishes to one webhook alone and checks that it is refused three times and then dead.
-async fn is_refused(api: &Api, host: &str, port: u16) {
-    let answer = api.post("/v1/webhooks", at_once(host, port)).await;
-    if answer.status == 400 {
-        assert_eq!(answer.json()["field"], "url", "{host}: {answer:?}");
-        return;
-    }
-    let webhook = answer.expect(201);
-    let event = api.publish("order.created", json!({})).await;
-    let delivery = delivery_of(api, &event).await;
-    let over = |delivery: &Value| delivery["status"] != "pending" && delivery["status"] != "in_flight";
-    let delivery = redrive_tests::delivery_when(api, id(&delivery), host, over).await;
-    let told = (&delivery["status"], &delivery["dead_reason"], &delivery["attempt_count"]);
-    assert_eq!(told, (&json!("dead"), &json!("blocked_address"), &json!(3)), "{host}: {delivery:#}");
-    assert_eq!(delivery["likely_recoverable"], false, "{host}");
-    let attempts = attempts_of(api, id(&delivery)).await;
-    assert_eq!(column(&attempts, "status"), ["failed", "failed", "exhausted"], "{host}");
-    for attempt in &attempts {
-        assert_eq!(attempt["failure_category"], "blocked_address", "{host}");
-        assert_eq!(attempt["error_message"], REFUSED, "{host}: the same words for all");
-        assert_eq!(attempt["http_status_code"], Value::Null, "{host}");
-        assert_eq!(attempt["connect_ms"], Value::Null, "{host}: nothing was dialled");
-    }
-    api.delete(&format!("/v1/webhooks/{}", id(&webhook))).await.expect(204);
-}
 
 #[tokio::test]
 async fn every_spelling_of_loopback_is_refused() {
-    let canary = Canary::start().await;
-    let redrive = production().await;
+    let canary = Canary::everywhere().await;
+    let redrive = Redrive::start_with(production()).await;
     for host in [
         "127.0.0.1",
         "127.0.0.1.",
         "127.1",
+        "127.0.1",
         "127.255.255.254",
+        "127.000.000.001",
         "2130706433",
         "0x7f000001",
+        "0x7F.0x0.0x0.0x1",
         "0x7f.1",
         "017700000001",
         "0177.0.0.1",
+        "0177.0x0.0.1",
         "0",
         "0.0.0.0",
         "\u{ff11}\u{ff12}\u{ff17}.\u{ff10}.\u{ff10}.\u{ff11}",
+        "\u{2460}\u{2461}\u{2466}.0.0.1",
         "127\u{3002}0\u{3002}0\u{3002}1",
+        "127\u{ff0e}0\u{ff0e}0\u{ff0e}1",
         "127.0.0.%31",
         "localhost",
         "LOCALHOST",
         "localhost.",
+        "\u{ff4c}ocalhost",
         "[::1]",
         "[0:0:0:0:0:0:0:1]",
+        "[0000::0001]",
         "[::]",
         "[::ffff:127.0.0.1]",
-        "[::ffff:7f00:1]",
+        "[::FFFF:7f00:1]",
+        "[::ffff:0.0.0.0]",
         "[::127.0.0.1]",
         "[::ffff:0:127.0.0.1]",
         "[64:ff9b::127.0.0.1]",
         "[64:ff9b:1::127.0.0.1]",
         "[2002:7f00:1::]",
         "[2001:0:7f00:1::]",
-        "[2001:db8::5efe:127.0.0.1]",
+        "[2001:0:808:808::80ff:fffe]",
+        "[2600::5efe:127.0.0.1]",
+        "[2600::200:5efe:127.0.0.1]",
     ] {
-        is_refused(&redrive.api(), host, canary.port).await;
+        is_refused(&redrive.api(), &format!("http://{host}:{}/hook", canary.port())).await;
     }
-    assert_eq!(canary.connections(), 0, "a canary was reached");
+    canary.assert_untouched().await;
 }
 
 #[tokio::test]
 async fn addresses_inside_are_refused() {
-    let redrive = production().await;
+    let redrive = Redrive::start_with(production()).await;
     for host in [
         "10.0.0.1",
         "172.16.0.1",
@@ -136,114 +74,160 @@ async fn addresses_inside_are_refused() {
         "168.63.129.16",
         "192.0.0.192",
         "100.100.100.200",
+        "192.0.0.8",
+        "192.88.99.1",
         "198.18.0.1",
         "192.0.2.1",
+        "198.51.100.1",
+        "203.0.113.1",
         "224.0.0.1",
+        "240.0.0.1",
         "255.255.255.255",
         "[fe80::1]",
+        "[fec0::1]",
         "[fc00::1]",
         "[fd00:ec2::254]",
+        "[fd20:ce::254]",
         "[ff02::1]",
+        "[100::1]",
         "[2001:db8::1]",
+        "[2001:20::1]",
+        "[3fff::1]",
+        "[5f00::1]",
         "[::ffff:10.0.0.1]",
         "[::ffff:169.254.169.254]",
+        "[64:ff9b::169.254.169.254]",
+        "[2002:a9fe:a9fe::1]",
     ] {
-        is_refused(&redrive.api(), host, 80).await;
+        is_refused(&redrive.api(), &format!("http://{host}/hook")).await;
     }
+}
+
+#[tokio::test]
+async fn no_parsers_disagreement_leads_inside() {
+    let dns = Dns::start().await;
+    let canary = Canary::everywhere().await;
+    let servers = format!("[\"{}\"]", dns.address());
+    let redrive = Redrive::start_with(production().env("REDRIVE_EGRESS_DNS_SERVERS", servers)).await;
+    let here = format!("127.0.0.1:{}", canary.port());
+    let port = canary.port();
+    for url in [
+        format!("http://user@{here}/"),
+        format!("http://user:pass@{here}/"),
+        format!("http://@{here}/"),
+        format!("http://public.test@{here}/"),
+        format!("http://public.test:80@{here}/"),
+        format!("http://{here}@public.test/"),
+        format!("http://public.test%40{here}/"),
+        format!("http://public.test\\@{here}/"),
+        format!("http://{here}\\@public.test/"),
+        format!("http:\\\\{here}\\"),
+        format!("http:/\\{here}/"),
+        format!("http:{here}/"),
+        format!("http:/{here}/"),
+        format!("http:///{here}/"),
+        format!("HTTP://{here}/"),
+        format!("//{here}/"),
+        format!(" http://{here}/"),
+        format!("http://\t{here}/"),
+        format!("ht\ntp://{here}/"),
+        format!("http://127.0.0.1\t:{port}/"),
+        format!("http://127.0.0.1\r\n:{port}/"),
+        format!("http://127.0.0.1%09:{port}/"),
+        format!("http://127.0.0.1%00.public.test:{port}/"),
+        format!("http://127.0.0.1\u{0}:{port}/"),
+        format!("http://127.0.0.1\u{ad}:{port}/"),
+        format!("http://127.0.0.1\u{200b}:{port}/"),
+        format!("http://127.0.0.1..:{port}/"),
+        format!("http://127.0.0.1:{port}:80/"),
+        format!("http://127.0.0.1:0{port}/"),
+        format!("http://127.0.0.1:+{port}/"),
+        format!("http://{here}#@public.test/"),
+        format!("http://{here}?@public.test/"),
+        format!("http://public.test#@{here}/"),
+        format!("http://public.test/@{here}/"),
+        format!("http://[127.0.0.1]:{port}/"),
+        format!("http://[[::1]]:{port}/"),
+        format!("http://[::1%25lo]:{port}/"),
+        format!("http://[::1%lo]:{port}/"),
+        format!("http://[fe80::1%251]:{port}/"),
+        format!("http://[::ffff:127.0.0.1%25lo]:{port}/"),
+        format!("http://::1:{port}/"),
+        format!("http://[::1:{port}/"),
+        format!("http://127.0.0.1,public.test:{port}/"),
+        format!("http://{here}/\u{ff03}@public.test/"),
+        format!("gopher://{here}/"),
+        format!("unix:{here}"),
+    ] {
+        is_not_reached(&redrive.api(), &url).await;
+    }
+    canary.assert_untouched().await;
+}
+
+#[tokio::test]
+async fn redirects_and_proxies_lead_nowhere() {
+    let canary = Canary::everywhere().await;
+    let proxy = format!("http://127.0.0.1:{}", canary.port());
+    let mut setup = production().env("REDRIVE_EGRESS_ALLOW_NETWORKS", "[\"127.0.0.1/32\"]");
+    for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"] {
+        setup = setup.env(name, &proxy).env(name.to_lowercase(), &proxy);
+    }
+    let redrive = Redrive::start_with(setup.without_env("NO_PROXY").without_env("no_proxy")).await;
+    let api = redrive.api();
+    let receiver = Receiver::start().await;
+    is_reached(&api, &receiver.url()).await;
+    assert_eq!(receiver.count(), Way::ALL.len(), "the receiver itself was called, not the proxy");
+    for status in [301, 302, 303, 307, 308] {
+        let location = proxy.clone();
+        let redirecting = Receiver::with(move |_| {
+            Reply::status(status)
+                .header("location", &location)
+                .header("refresh", &format!("0; url={location}"))
+        })
+        .await;
+        for way in Way::ALL {
+            let Called::Failed(_, attempts) = way.call(&api, &redirecting.url(), 1).await else {
+                panic!("{way:?}: a {status} is no success");
+            };
+            assert_eq!(attempts[0]["failure_category"], "redirect", "{way:?} {status}");
+        }
+    }
+    canary.assert_untouched().await;
 }
 
 #[tokio::test]
 async fn an_open_port_is_not_told_from_a_closed_one() {
     let open = Receiver::start().await;
-    let redrive = production().await;
-    let api = redrive.api();
-    let port = |url: &str| url.rsplit(':').next().unwrap().trim_end_matches("/hook").parse::<u16>().unwrap();
-    let closed = port(&Receiver::start().await.url());
-    is_refused(&api, "127.0.0.1", port(&open.url())).await;
-    is_refused(&api, "127.0.0.1", closed).await;
+    let redrive = Redrive::start_with(production()).await;
+    let closed = port_of(&Receiver::start().await);
+    for port in [port_of(&open), closed] {
+        is_refused(&redrive.api(), &format!("http://127.0.0.1:{port}/hook")).await;
+    }
     assert_eq!(open.count(), 0);
-}
-
-#[tokio::test]
-async fn a_network_that_the_operator_allows_is_reached() {
-    let receiver = Receiver::start().await;
-    let setup = Setup::new()
-        .command("serve")
-        .env("REDRIVE_EGRESS_ALLOW_HTTP", "true")
-        .env("REDRIVE_EGRESS_ALLOW_NETWORKS", "[\"127.0.0.1/32\"]");
-    let redrive = Redrive::start_with(setup).await;
-    let api = redrive.api();
-    api.create_webhook(&receiver.url(), Value::Null).await;
-    let event = api.publish("order.created", json!({})).await;
-    event_is(&api, &event, "delivered").await;
-    assert_eq!(receiver.count(), 1);
 }
 
 #[tokio::test]
 async fn redrive_never_calls_itself() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
+    let port = redrive.address().port();
     // Loopback is allowed here; the own listener is not, under whatever name.
     for host in ["127.0.0.1", "localhost", "2130706433", "[::ffff:127.0.0.1]"] {
-        is_refused(&api, host, redrive.address().port()).await;
+        is_refused(&api, &format!("http://{host}:{port}/hook")).await;
     }
+    let receiver = Receiver::start().await;
+    is_reached(&api, &receiver.url()).await;
 }
 
 #[tokio::test]
-async fn plain_http_is_refused_in_production_unless_allowed() {
-    let redrive = Redrive::start_with(Setup::new().command("serve")).await;
-    let api = redrive.api();
-    let answer = api.post("/v1/webhooks", json!({"url": "http://example.com/", "events": ["*"]})).await;
-    assert_eq!((answer.status, &*answer.problem()), (400, "invalid_field"));
-    let problem = answer.json();
-    assert_eq!(problem["field"], "url");
-    let detail = text(&problem["detail"]);
-    assert!(detail.contains("https://") && detail.contains("egress.allow_http"), "{detail}");
-    assert_eq!(answer.header("content-type"), Some("application/problem+json"));
-    for url in
-        ["https://user:pass@example.com/", "https://example.com/#x", "ftp://example.com/", "https://a\\b/"]
-    {
-        let answer = api.post("/v1/webhooks", json!({"url": url, "events": ["*"]})).await;
-        assert_eq!((answer.status, answer.json()["field"].clone()), (400, json!("url")), "{url}");
+async fn ports_that_are_not_for_http_are_refused_unless_named() {
+    let redrive = Redrive::start_with(production()).await;
+    for port in [22, 25, 53, 110, 143, 389, 445, 3306, 5432, 6379, 11211, 27017] {
+        let said = register(&redrive.api(), &format!("http://example.com:{port}/"), 1).await.unwrap_err();
+        assert!(said.contains(&format!("port {port}")) && said.contains("443"), "{said}");
     }
-    // https inside is refused just the same.
-    let canary = Canary::start().await;
-    let url = format!("https://127.0.0.1:{}/", canary.port);
-    api.create_webhook(&url, json!({"retry_config": {"schedule": [0]}})).await;
-    let event = api.publish("order.created", json!({})).await;
-    let delivery = delivery_of(&api, &event).await;
-    let delivery = delivery_is(&api, id(&delivery), "dead").await;
-    assert_eq!(delivery["failure_category"], "blocked_address");
-    assert_eq!(canary.connections(), 0);
-}
-
-/// Starts a server that should refuse to start, and gives what it said.
-async fn refuses_to_start(setup: Setup) -> String {
-    let ended = setup.run_to_end().await;
-    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    assert_eq!(ended.status.code(), Some(1), "{said}");
-    assert!(!String::from_utf8_lossy(&ended.stdout).contains("listening"), "it listened first");
-    said
-}
-
-#[tokio::test]
-async fn unsafe_starts_are_refused_with_a_remedy() {
-    let said = refuses_to_start(Setup::new().command("serve").without_env("REDRIVE_ADMIN_KEY")).await;
-    assert!(said.contains("REDRIVE_ADMIN_KEY") && said.contains("openssl rand -hex 32"), "{said}");
-    assert!(said.contains("redrive keys create --admin"), "{said}");
-
-    let said = refuses_to_start(Setup::new().listen("0.0.0.0:0")).await;
-    assert!(said.contains("loopback") && said.contains("redrive serve"), "{said}");
-
-    let said = refuses_to_start(Setup::new().command("serve").env("REDRIVE_ADMIN_KEY", "short")).await;
-    assert!(said.contains("32 characters"), "{said}");
-
-    let fast = Setup::new().command("serve").env("REDRIVE_DEV_CLOCK_SPEED", "10");
-    assert!(refuses_to_start(fast).await.contains("dev.clock_speed"));
-
-    let everything = Setup::new().command("serve").env("REDRIVE_EGRESS_ALLOW_NETWORKS", "[\"0.0.0.0/0\"]");
-    assert!(refuses_to_start(everything).await.contains("whole internet"));
-
-    let typo = Setup::new().env("REDRIVE_SERVER_LISTENS", "x");
-    assert!(refuses_to_start(typo).await.contains("did you mean REDRIVE_SERVER_LISTEN"));
+    let named = Redrive::start_with(production().env("REDRIVE_EGRESS_PORTS", "[25, \"80\"]")).await;
+    register(&named.api(), "http://example.com:25/", 1).await.unwrap();
+    register(&named.api(), "http://example.com/", 1).await.unwrap();
+    assert!(register(&named.api(), "http://example.com:8080/", 1).await.is_err());
 }

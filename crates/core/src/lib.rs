@@ -24,6 +24,7 @@ pub mod liveness;
 pub mod node;
 pub mod outcome;
 pub mod pace;
+pub mod reach;
 pub mod retry;
 pub mod share;
 pub mod signature;

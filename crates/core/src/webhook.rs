@@ -15,6 +15,7 @@ use crate::{
     invalid::{Invalid, plain_text},
     lane::Ordering,
     limiter::RateLimit,
+    reach::{ReachRules, Unreachable},
     retry::RetryConfig,
     signature::{LiveSecret, SignatureConfig},
     subscription::Interest,
@@ -128,8 +129,14 @@ impl WebhookSpec {
 
     /// Checks everything but the configurations of retries and of the circuit breaker, which need the
     /// server's defaults.
-    pub fn validate(&self, urls: UrlRules) -> Result<(), Invalid> {
+    pub fn validate(&self, urls: &UrlRules) -> Result<(), Invalid> {
         validate_url(&self.url, urls)?;
+        self.validate_all_but_url()
+    }
+
+    /// Checks the same but the URL. One that was taken once stays, whatever the operator allows by now: who
+    /// has a webhook that is not called any more must still be able to pause it.
+    pub fn validate_all_but_url(&self) -> Result<(), Invalid> {
         validate_interest(self)?;
         validate_headers(&self.headers)?;
         if let Some(auth) = &self.auth {
@@ -257,15 +264,18 @@ impl Webhook {
     }
 }
 
-/// Which URLs the operator allows at all. Addresses are judged when connecting, not here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Which URLs the operator allows at all. Addresses are judged when connecting, not here: a name may have
+/// another address by then.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UrlRules {
     /// Whether plain `http` is allowed.
     pub allow_http: bool,
+    /// Which hosts and ports may be called.
+    pub reach: ReachRules,
 }
 
 /// Checks a webhook's URL.
-pub fn validate_url(text: &str, rules: UrlRules) -> Result<(), Invalid> {
+pub fn validate_url(text: &str, rules: &UrlRules) -> Result<(), Invalid> {
     let refuse = |message: &str| Err(Invalid::new("url", message));
     if text.len() > MAX_URL {
         return refuse("must be at most 2048 characters long");
@@ -298,7 +308,21 @@ pub fn validate_url(text: &str, rules: UrlRules) -> Result<(), Invalid> {
     if url.host_str().is_none_or(str::is_empty) || url.port() == Some(0) {
         return refuse("needs a host, and a port other than 0 if it names one");
     }
-    Ok(())
+    validate_reach(&url, &rules.reach)
+}
+
+/// Refuses what could never be called, as far as the URL itself says. Why is the operator's business; that it
+/// is the port rather than the host is the writer's.
+fn validate_reach(url: &Url, rules: &ReachRules) -> Result<(), Invalid> {
+    let port = url.port_or_known_default().unwrap_or_default();
+    let message = match rules.check_name(url.host_str().unwrap_or_default(), port) {
+        Ok(()) => return Ok(()),
+        Err(Unreachable::PortNotListed(port) | Unreachable::PortNotHttp(port)) => {
+            format!("must not use port {port}, which is not called from here; ask the operator, or use 443")
+        }
+        Err(_) => "names a host that is not called from here; ask the operator".to_owned(),
+    };
+    Err(Invalid::new("url", message))
 }
 
 fn authority(url: &str) -> &str {
@@ -359,108 +383,4 @@ fn validate_email(email: Option<&str>) -> Result<(), Invalid> {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const HTTPS: UrlRules = UrlRules { allow_http: false };
-    const HTTP: UrlRules = UrlRules { allow_http: true };
-
-    #[test]
-    fn urls_are_checked() {
-        for good in ["https://example.com", "https://example.com:8443/a/b?c=d%20e", "https://[2001:db8::1]/x"]
-        {
-            assert_eq!(validate_url(good, HTTPS), Ok(()), "{good}");
-        }
-        for bad in [
-            "",
-            "example.com/x",
-            "ftp://example.com",
-            "http://example.com",
-            "https://",
-            "https://user@example.com",
-            "https://user:pass@example.com",
-            "https://@example.com",
-            "https://example.com/#top",
-            "https://example.com/a b",
-            "https://exa\tmple.com",
-            "https://example.com\\@evil.example",
-            "https://example.com:0/",
-            "https://example.com:99999/",
-            "file:///etc/passwd",
-            "javascript:alert(1)",
-        ] {
-            assert!(validate_url(bad, HTTPS).is_err(), "{bad:?}");
-        }
-        assert!(validate_url(&format!("https://example.com/{}", "x".repeat(2048)), HTTPS).is_err());
-        assert_eq!(validate_url("http://127.0.0.1:9000/hook", HTTP), Ok(()));
-        assert_eq!(validate_url("https://example.com/a@b", HTTPS), Ok(()));
-    }
-
-    #[test]
-    fn headers_that_matter_cannot_be_overridden() {
-        let refused = |name: &str, value: &str| {
-            validate_headers(&BTreeMap::from([(name.to_owned(), Hidden::new(value))])).is_err()
-        };
-        for name in
-            ["Host", "webhook-id", "Webhook-Signature", "X-Webhook-Event", "Content-Length", "a b", "", "x:y"]
-        {
-            assert!(refused(name, "v"), "{name}");
-        }
-        for value in ["a\r\nb: c", "a\nb", "a\0b", &"x".repeat(4097)] {
-            assert!(refused("x-own", value), "{value:?}");
-        }
-        assert!(!refused("Authorization", "Bearer abc"));
-    }
-
-    fn spec() -> WebhookSpec {
-        let url = "https://example.com/hook".to_owned();
-        WebhookSpec { url, events: vec![Pattern::All], ..WebhookSpec::default() }
-    }
-
-    #[test]
-    fn a_rate_limit_is_checked() {
-        let limited = |requests_per_minute, burst| {
-            let rate_limit = Some(RateLimit { requests_per_minute, burst });
-            WebhookSpec { rate_limit, ..spec() }.validate(HTTPS).map_err(|invalid| invalid.field)
-        };
-        assert_eq!(spec().validate(HTTPS), Ok(()));
-        assert_eq!(limited(600, None), Ok(()));
-        assert_eq!(limited(0, None), Err("rate_limit.requests_per_minute".into()));
-        assert_eq!(limited(600, Some(0)), Err("rate_limit.burst".into()));
-    }
-
-    #[test]
-    fn what_was_stored_before_a_setting_existed_is_read_as_its_default() {
-        let mut old = serde_json::to_value(spec()).unwrap();
-        for added in ["circuit_breaker_config", "rate_limit", "ordering_guarantee", "expires_at"] {
-            assert!(old.as_object_mut().unwrap().remove(added).is_some(), "{added}");
-        }
-        assert_eq!(serde_json::from_value::<WebhookSpec>(old).unwrap(), spec());
-    }
-
-    #[test]
-    fn only_the_active_and_the_paused_get_events() {
-        let disabled = WebhookState::Disabled("gone".into());
-        for (state, name, gets) in [
-            (WebhookState::Active, "active", true),
-            (WebhookState::Paused, "paused", true),
-            (disabled, "disabled", false),
-            (WebhookState::Deleted, "deleted", false),
-        ] {
-            assert_eq!((state.name(), state.gets_events()), (name, gets));
-            assert_eq!(state.cancels_because().is_none(), gets, "{name}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn no_text_breaks_the_url_check_and_what_passes_has_a_plain_host(text in "(https?://)?\\PC{0,60}") {
-            if validate_url(&text, HTTP).is_ok() {
-                let url = Url::parse(&text).unwrap();
-                prop_assert!(url.has_host() && url.username().is_empty());
-            }
-        }
-    }
-}
+mod tests;

@@ -1,7 +1,7 @@
 //! One exchange: a request out, an answer in, all of it under one deadline.
 //! This is the hot path: nothing is parsed, formatted or copied here that could have been before.
 
-use std::{sync::Arc, time::Duration};
+use std::{mem, sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use http::{Extensions, HeaderName, Method, Request, header};
@@ -14,6 +14,8 @@ use hyper_util::{
     },
     rt::{TokioExecutor, TokioTimer},
 };
+use parking_lot::RwLock;
+use redrive_core::reach::ReachRules;
 use tokio::time::timeout;
 
 use crate::{
@@ -41,8 +43,13 @@ const FRAMING: [HeaderName; 6] = [
 #[derive(Clone)]
 pub struct Client(Arc<Inner>);
 
+type Pool = legacy::Client<Connector, Full<Payload>>;
+
 struct Inner {
-    http: legacy::Client<Connector, Full<Payload>>,
+    /// The connections that may be used; others when the rules have changed.
+    pool: RwLock<Pool>,
+    builder: legacy::Builder,
+    connector: Connector,
     max_response_bytes: usize,
     stopwatch: fn() -> Duration,
 }
@@ -109,8 +116,20 @@ impl Client {
             .set_host(true)
             .http1_max_buf_size(MAX_BUFFER_BYTES)
             .http1_max_headers(MAX_HEADERS);
-        let http = builder.build(Connector::new(config)?);
-        Ok(Self(Arc::new(Inner { http, max_response_bytes, stopwatch })))
+        let connector = Connector::new(config)?;
+        let pool = RwLock::new(builder.build(connector.clone()));
+        Ok(Self(Arc::new(Inner { pool, builder, connector, max_response_bytes, stopwatch })))
+    }
+
+    /// Puts other rules in force. Everything that begins after this goes by them, over new connections: old
+    /// ones are closed, those in use when their exchange is over. To be called within a runtime.
+    pub fn set_rules(&self, rules: ReachRules) {
+        let Inner { pool, builder, connector, .. } = &*self.0;
+        // In this order, so that no connection made by the old rules can get into the new pool.
+        connector.set_rules(rules);
+        let old = mem::replace(&mut *pool.write(), builder.build(connector.clone()));
+        drop(old);
+        connector.retire_connections();
     }
 
     /// Sends one POST and reads the answer.
@@ -132,6 +151,9 @@ impl Client {
             status: progress.status,
         });
         progress.settle();
+        if let (Ok(_), Some(link)) = (&result, &progress.link) {
+            link.exchange_ended();
+        }
         Exchange { result, timings: self.0.timings(start, &progress) }
     }
 }
@@ -143,7 +165,8 @@ impl Inner {
         start: Duration,
         progress: &mut Progress,
     ) -> Result<Answered, Verdict> {
-        let answer = self.http.request(request).await;
+        let answer = self.pool.read().request(request);
+        let answer = answer.await;
         let mut answer = answer.map_err(|error| unanswered(&error, progress))?;
         progress.ttfb = Some((self.stopwatch)().saturating_sub(start));
         progress.status = Some(answer.status().as_u16());

@@ -5,16 +5,20 @@ use std::{
     io,
     net::{IpAddr, SocketAddr},
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Weak},
     task::{Context, Poll},
     time::Duration,
 };
 
 use http::{Uri, uri::Scheme};
 use hyper_util::rt::TokioIo;
-use redrive_core::address::{self, AddressRules};
+use parking_lot::Mutex;
+use redrive_core::reach::ReachRules;
 use rustls::pki_types::ServerName;
-use tokio::{net::TcpStream, time::timeout};
+use tokio::{
+    net::TcpStream,
+    time::{sleep, timeout},
+};
 use tokio_rustls::TlsConnector;
 use tower_service::Service;
 
@@ -22,12 +26,15 @@ use crate::{
     Config, MAX_BUFFER_BYTES,
     error::{Cause, ConnectFailed, SetupError, tls_fault_of},
     resolver::Resolver,
-    stream::{Phases, Stream},
+    stream::{Link, Phases, Stream},
     tls,
 };
 
 /// How many of a name's addresses are tried.
 const MAX_TRIED: usize = 4;
+/// How long a connection stays open after the rules have changed, so that a request which was just handed to
+/// it is not broken. Nothing that begins later can be handed to it.
+const GRACE: Duration = Duration::from_millis(50);
 
 /// Makes the connections of the client. Cheap to clone.
 #[derive(Clone)]
@@ -36,7 +43,9 @@ pub(crate) struct Connector(Arc<Dialer>);
 struct Dialer {
     resolver: Resolver,
     tls: TlsConnector,
-    rules: AddressRules,
+    rules: Mutex<Arc<ReachRules>>,
+    /// The connections that were made, so that they can be ended when the rules change.
+    made: Mutex<Vec<Weak<Link>>>,
     own_listeners: Vec<SocketAddr>,
     connect_timeout: Duration,
     /// The most that an answer can come to, head and body.
@@ -47,14 +56,31 @@ struct Dialer {
 impl Connector {
     pub(crate) fn new(config: Config) -> Result<Self, SetupError> {
         Ok(Self(Arc::new(Dialer {
-            resolver: Resolver::from_system(config.dns_timeout),
+            resolver: Resolver::new(&config.dns_servers, config.dns_timeout),
             tls: tls::client_config(config.roots)?.into(),
-            rules: config.rules,
+            rules: Mutex::new(Arc::new(config.rules)),
+            made: Mutex::default(),
             own_listeners: config.own_listeners,
             connect_timeout: config.connect_timeout,
             max_answer: config.max_response_bytes + 2 * MAX_BUFFER_BYTES,
             stopwatch: config.stopwatch,
         })))
+    }
+
+    /// Puts other rules in force, for connections that are being made too.
+    pub(crate) fn set_rules(&self, rules: ReachRules) {
+        *self.0.rules.lock() = Arc::new(rules);
+    }
+
+    /// Ends all connections that were made so far: idle ones in a moment, the others with their exchange.
+    pub(crate) fn retire_connections(&self) {
+        let made = std::mem::take(&mut *self.0.made.lock());
+        tokio::spawn(async move {
+            sleep(GRACE).await;
+            for link in made.iter().filter_map(Weak::upgrade) {
+                link.retire();
+            }
+        });
     }
 }
 
@@ -83,14 +109,38 @@ impl Dialer {
         let host = uri.host().ok_or(Cause::NoSuchName)?;
         let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
 
+        guard_name(&self.rules(), host, port)?;
         let addresses = self.resolve(host, phases).await?;
-        self.guard(host, port, &addresses)?;
+        let rules = self.rules();
+        self.guard(&rules, host, port, &addresses)?;
         let socket = self.reach(&addresses, port, phases).await?;
-        if secure {
-            self.encrypt(host, socket, phases).await
-        } else {
-            Ok(Stream::plain(socket, *phases, self.max_answer))
+        let stream = match secure {
+            true => self.encrypt(host, socket, phases).await?,
+            false => Stream::plain(socket, *phases, self.max_answer),
+        };
+        self.remember(stream.link());
+        // Whoever changes the rules does that first and then looks for connections, so that one which is
+        // made meanwhile is either found there or judged again here.
+        let now = self.rules();
+        if !Arc::ptr_eq(&rules, &now) {
+            self.guard(&now, host, port, &addresses)?;
         }
+        Ok(stream)
+    }
+
+    fn rules(&self) -> Arc<ReachRules> {
+        self.rules.lock().clone()
+    }
+
+    /// Notes a connection, and forgets those that are gone whenever there would be no room without.
+    fn remember(&self, link: &Arc<Link>) {
+        let mut made = self.made.lock();
+        if made.len() == made.capacity() {
+            made.retain(|link| link.strong_count() > 0);
+            let alive = made.len();
+            made.reserve(alive.max(64));
+        }
+        made.push(Arc::downgrade(link));
     }
 
     async fn resolve(&self, host: &str, phases: &mut Phases) -> Result<Vec<IpAddr>, Cause> {
@@ -105,11 +155,11 @@ impl Dialer {
 
     /// One refused address refuses the host: whoever controls a name must not pick what we look at.
     /// The operator learns the detail from the log, the tenant nothing.
-    fn guard(&self, host: &str, port: u16, addresses: &[IpAddr]) -> Result<(), Cause> {
+    fn guard(&self, rules: &ReachRules, host: &str, port: u16, addresses: &[IpAddr]) -> Result<(), Cause> {
+        guard_name(rules, host, port)?;
         for address in addresses {
-            if let Err(refused) = address::check(*address, &self.rules) {
-                let range = refused.range;
-                tracing::warn!(host, port, %address, %range, "refused to connect: the address is not allowed");
+            if let Err(why) = rules.check_address(*address) {
+                tracing::warn!(host, port, %address, %why, "refused to connect: the address is not allowed");
                 return Err(Cause::Refused);
             }
             if is_own_listener(&self.own_listeners, *address, port) {
@@ -150,6 +200,14 @@ impl Dialer {
         let stream = shaken.map_err(|_| Cause::HandshakeStalled)?.map_err(|error| handshake_cause(&error))?;
         Ok(Stream::tls(stream, *phases, self.max_answer))
     }
+}
+
+/// What can be said before the name is looked up, so that nobody is even asked about a host that is denied.
+fn guard_name(rules: &ReachRules, host: &str, port: u16) -> Result<(), Cause> {
+    rules.check_name(host, port).map_err(|why| {
+        tracing::warn!(host, port, %why, "refused to connect: the host or port is not allowed");
+        Cause::Refused
+    })
 }
 
 fn handshake_cause(error: &io::Error) -> Cause {
@@ -218,10 +276,10 @@ mod tests {
     async fn one_bad_answer_among_good_ones_refuses_the_name() {
         let good: IpAddr = "1.1.1.1".parse().unwrap();
         let bad: IpAddr = "127.0.0.1".parse().unwrap();
-        let dialer = dialer();
-        assert!(dialer.guard("a.example", 443, &[good, good]).is_ok());
+        let (dialer, rules) = (dialer(), ReachRules::default());
+        assert!(dialer.guard(&rules, "a.example", 443, &[good, good]).is_ok());
         for mixed in [[good, bad], [bad, good]] {
-            assert!(matches!(dialer.guard("a.example", 443, &mixed), Err(Cause::Refused)));
+            assert!(matches!(dialer.guard(&rules, "a.example", 443, &mixed), Err(Cause::Refused)));
         }
     }
 }

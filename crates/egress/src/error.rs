@@ -38,7 +38,7 @@ pub enum BadTarget {
 /// Why no connection came about.
 #[derive(Debug)]
 pub(crate) enum Cause {
-    /// An address of the host is refused.
+    /// The host, the port or an address of the host is refused.
     Refused,
     /// The host has no address.
     NoSuchName,
@@ -141,7 +141,7 @@ fn no_connection(cause: &Cause) -> Verdict {
     match cause {
         Cause::Refused => verdict(
             SendFailure::BlockedAddress,
-            "the URL's host is, or resolves to, an address that requests may not go to",
+            "the URL's host, port or address is one that requests may not go to",
         ),
         Cause::NoSuchName => verdict(SendFailure::Dns, "the URL's host name has no address"),
         Cause::ResolverFailed => verdict(SendFailure::Dns, "the URL's host name could not be resolved"),

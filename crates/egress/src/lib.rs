@@ -16,7 +16,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use bytes::Bytes;
 use http::HeaderMap;
-use redrive_core::{address::AddressRules, outcome::SendFailure};
+use redrive_core::{outcome::SendFailure, reach::ReachRules};
 pub use rustls::pki_types::CertificateDer;
 
 pub use crate::{
@@ -28,11 +28,13 @@ pub use crate::{
 /// How much of an answer hyper may hold at once; also the limit of its headers' size.
 const MAX_BUFFER_BYTES: usize = 64 * 1024;
 
-/// How the client behaves, fixed when it is made.
+/// How the client behaves, fixed when it is made but for the rules.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Which addresses an operator opened beyond the public ones.
-    pub rules: AddressRules,
+    /// Which hosts, ports and addresses may be called, to begin with: see [`Client::set_rules`].
+    pub rules: ReachRules,
+    /// Name servers to ask instead of the system's; empty for those.
+    pub dns_servers: Vec<SocketAddr>,
     /// How long reaching a receiver may take, over all its addresses, and again for the TLS handshake.
     pub connect_timeout: Duration,
     /// How long resolving a name may take.
@@ -56,7 +58,8 @@ impl Config {
     /// The defaults: public addresses only, and the usual limits.
     pub fn new(stopwatch: fn() -> Duration) -> Self {
         Self {
-            rules: AddressRules { allow: Vec::new() },
+            rules: ReachRules::default(),
+            dns_servers: Vec::new(),
             connect_timeout: Duration::from_secs(10),
             dns_timeout: Duration::from_secs(5),
             max_response_bytes: 64 * 1024,

@@ -1,12 +1,17 @@
-//! Names to addresses, with the system's name servers and hosts file.
+//! Names to addresses, with the system's name servers or the operator's, and the hosts file.
 //! A name that cannot be resolved for certain has no address: every error fails closed.
 
-use std::{net::IpAddr, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use hickory_resolver::{
     TokioResolver,
-    config::{LookupIpStrategy, ResolveHosts, ResolverOpts},
-    net::NetError,
+    config::{
+        ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
+    },
+    net::{NetError, runtime::TokioRuntimeProvider},
 };
 
 use crate::error::Cause;
@@ -25,9 +30,9 @@ pub(crate) struct Resolver {
 }
 
 impl Resolver {
-    /// A resolver as the system is configured.
-    pub(crate) fn from_system(timeout: Duration) -> Self {
-        let inner = system(timeout)
+    /// A resolver that asks these name servers, or without any those that the system is configured with.
+    pub(crate) fn new(servers: &[SocketAddr], timeout: Duration) -> Self {
+        let inner = build(servers, timeout)
             .inspect_err(|error| {
                 tracing::warn!(%error, "no DNS configuration: only IP addresses can be reached");
             })
@@ -49,10 +54,26 @@ fn cause(error: &NetError) -> Cause {
     if error.is_no_records_found() { Cause::NoSuchName } else { Cause::ResolverFailed }
 }
 
-fn system(timeout: Duration) -> Result<TokioResolver, NetError> {
-    let mut builder = TokioResolver::builder_tokio()?;
+fn build(servers: &[SocketAddr], timeout: Duration) -> Result<TokioResolver, NetError> {
+    let mut builder = match servers {
+        [] => TokioResolver::builder_tokio()?,
+        // Names are taken as they are: there is no domain here that they could be completed with.
+        servers => TokioResolver::builder_with_config(
+            ResolverConfig::from_parts(None, Vec::new(), servers.iter().map(name_server).collect()),
+            TokioRuntimeProvider::default(),
+        ),
+    };
     set_limits(builder.options_mut(), timeout);
     builder.build()
+}
+
+fn name_server(address: &SocketAddr) -> NameServerConfig {
+    // A long answer is asked for again over TCP.
+    let mut connections = vec![ConnectionConfig::udp(), ConnectionConfig::tcp()];
+    for connection in &mut connections {
+        connection.port = address.port();
+    }
+    NameServerConfig::new(address.ip(), true, connections)
 }
 
 fn set_limits(options: &mut ResolverOpts, timeout: Duration) {

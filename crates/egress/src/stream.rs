@@ -7,7 +7,7 @@ use std::{
     sync::{
         Arc,
         atomic::{
-            AtomicBool,
+            AtomicBool, AtomicUsize,
             Ordering::{Relaxed, SeqCst},
         },
     },
@@ -38,6 +38,12 @@ pub(crate) struct Link {
     phases_taken: AtomicBool,
     cut: AtomicBool,
     blocked_writer: Mutex<Option<Waker>>,
+    /// Whether it must not be used again.
+    retired: AtomicBool,
+    /// Exchanges that were begun on it, and those that came to a good end: as many if it is idle.
+    begun: AtomicUsize,
+    ended: AtomicUsize,
+    waiting_reader: Mutex<Option<Waker>>,
 }
 
 impl Link {
@@ -47,7 +53,48 @@ impl Link {
             phases_taken: AtomicBool::new(false),
             cut: AtomicBool::new(false),
             blocked_writer: Mutex::new(None),
+            retired: AtomicBool::new(false),
+            // It is made for an exchange, which is about to begin.
+            begun: AtomicUsize::new(1),
+            ended: AtomicUsize::new(0),
+            waiting_reader: Mutex::new(None),
         }
+    }
+
+    /// Ends the connection as soon as no exchange is on it, which may be now.
+    pub(crate) fn retire(&self) {
+        self.retired.store(true, SeqCst);
+        self.wake_reader();
+    }
+
+    /// Notes that an exchange has had its whole answer.
+    pub(crate) fn exchange_ended(&self) {
+        self.ended.fetch_add(1, SeqCst);
+        if self.retired.load(SeqCst) {
+            self.wake_reader();
+        }
+    }
+
+    fn wake_reader(&self) {
+        if let Some(reader) = self.waiting_reader.lock().take() {
+            reader.wake();
+        }
+    }
+
+    /// Whether the connection is idle and must not be used again.
+    fn is_over(&self) -> bool {
+        self.retired.load(SeqCst) && self.ended.load(SeqCst) >= self.begun.load(SeqCst)
+    }
+
+    /// Lets a read wait, unless the connection is over, which reads as its end.
+    fn unless_over(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        {
+            let mut waiting = self.waiting_reader.lock();
+            if !waiting.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                *waiting = Some(cx.waker().clone());
+            }
+        }
+        if self.is_over() { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
     /// The phases, for the first exchange that asks; later ones did not wait for them.
@@ -157,6 +204,24 @@ impl Stream {
     fn new(transport: Transport, phases: Phases, most: usize) -> Self {
         Self { transport, link: Arc::new(Link::new(phases)), answered: 0, most }
     }
+
+    /// What the exchanges on it know of it.
+    pub(crate) fn link(&self) -> &Arc<Link> {
+        &self.link
+    }
+
+    /// Notes that something is about to be sent; what follows an answer is the next exchange. One that is
+    /// answered before it was sent in full may count as two, and its connection then never as idle.
+    fn begin_write(&mut self) -> io::Result<()> {
+        if self.answered > 0 {
+            if self.link.is_over() {
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
+            self.link.begun.fetch_add(1, SeqCst);
+        }
+        self.answered = 0;
+        Ok(())
+    }
 }
 
 impl Connection for Stream {
@@ -177,14 +242,14 @@ impl AsyncRead for Stream {
         if self.answered > self.most {
             return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
         }
-        read
+        if read.is_pending() { self.link.unless_over(cx) } else { read }
     }
 }
 
 impl AsyncWrite for Stream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.begin_write()?;
         let wrote = either!(self, io => io.poll_write(cx, buf));
-        self.answered = 0;
         self.link.unless_cut(cx, wrote)
     }
 
@@ -193,8 +258,8 @@ impl AsyncWrite for Stream {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.begin_write()?;
         let wrote = either!(self, io => io.poll_write_vectored(cx, bufs));
-        self.answered = 0;
         self.link.unless_cut(cx, wrote)
     }
 

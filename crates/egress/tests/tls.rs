@@ -7,10 +7,13 @@ use std::sync::Arc;
 
 use common::*;
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
-use redrive_core::outcome::SendFailure;
+use redrive_core::{outcome::SendFailure, reach::ReachRules};
 use redrive_egress::{CertificateDer, Client, Config, Roots};
 use rustls::{ServerConfig, crypto::aws_lc_rs, pki_types::PrivatePkcs8KeyDer};
-use tokio::io::AsyncWriteExt;
+use tokio::{
+    io::AsyncWriteExt,
+    sync::{Notify, mpsc},
+};
 use tokio_rustls::TlsAcceptor;
 
 struct Secure {
@@ -150,4 +153,43 @@ async fn a_close_during_the_handshake_is_a_reset() {
 fn a_root_that_is_no_certificate_is_refused_at_setup() {
     let roots = Roots::WebPkiPlus(vec![CertificateDer::from(b"nonsense".to_vec())]);
     assert!(Client::new(Config { roots, ..strict() }).is_err());
+}
+
+#[tokio::test]
+async fn a_connection_that_was_being_made_when_the_rules_changed_is_judged_again() {
+    let key = KeyPair::generate().unwrap();
+    let certificate = CertificateParams::new(vec!["localhost".into()]).unwrap().self_signed(&key).unwrap();
+    let acceptor = acceptor(certificate.der().clone(), &key);
+    let (came, mut has_come) = mpsc::channel(2);
+    let (tell, mut told) = mpsc::channel(2);
+    let go = Arc::new(Notify::new());
+    let going = go.clone();
+    let server = Server::start(move |peer| {
+        let (acceptor, came, tell, go) = (acceptor.clone(), came.clone(), tell.clone(), going.clone());
+        async move {
+            came.send(()).await.unwrap();
+            go.notified().await;
+            let mut stream = acceptor.accept(peer.stream).await.unwrap();
+            tell.send(read_request(&mut stream).await).await.unwrap();
+            let _ = stream.write_all(OK).await;
+        }
+    })
+    .await;
+    let roots = Roots::WebPkiPlus(vec![certificate.der().clone()]);
+    let client = Client::new(Config { roots, ..lenient() }).unwrap();
+    let url = format!("https://localhost:{}/", server.address.port());
+    for (rules, allowed) in [(ReachRules::default(), false), (loopback(), true)] {
+        client.set_rules(loopback());
+        let (sender, request) = (client.clone(), outbound(&url, LONG));
+        let under_way = tokio::spawn(async move { sender.post(request).await });
+        has_come.recv().await.unwrap();
+        client.set_rules(rules);
+        go.notify_one();
+        let exchange = under_way.await.unwrap();
+        match allowed {
+            true => assert_eq!(answered(exchange).status, 200),
+            false => drop(failed(exchange, SendFailure::BlockedAddress)),
+        }
+        assert_eq!(told.recv().await.unwrap().is_some(), allowed, "what was sent");
+    }
 }

@@ -40,7 +40,7 @@ async fn bodies_that_are_no_json_of_ours() {
     refused(&post_raw(&api, "/v1/events", "[]").await, 400, "invalid_body", "invalid");
     let list = r#"["a.b", 1]"#;
     refused(&post_raw(&api, "/v1/events", list).await, 400, "invalid_body", "must be a JSON object");
-    let pattern = r#"{"url":"http://127.0.0.1:1/","events":["*.a"]}"#;
+    let pattern = r#"{"url":"http://127.0.0.1:2/","events":["*.a"]}"#;
     refused(
         &post_raw(&api, "/v1/webhooks", pattern).await,
         400,
@@ -58,7 +58,7 @@ async fn bodies_that_are_no_json_of_ours() {
     let not_utf8 =
         api.raw("POST", "/v1/events", &[JSON], b"{\"event_type\":\"\xff\",\"data\":1}".to_vec()).await;
     assert_eq!(not_utf8.status, 400);
-    let webhook = r#"{"url":"http://127.0.0.1:1/","events":["a"],"retry_config":{"jitter":"much"}}"#;
+    let webhook = r#"{"url":"http://127.0.0.1:2/","events":["a"],"retry_config":{"jitter":"much"}}"#;
     refused(&post_raw(&api, "/v1/webhooks", webhook).await, 400, "invalid_field", "retry_config.jitter");
 }
 
@@ -148,7 +148,7 @@ async fn webhooks_that_cannot_be_registered() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
     let webhook = |change: Value| {
-        let mut body = json!({"url": "http://127.0.0.1:9/", "events": ["a.b"]});
+        let mut body = json!({"url": "http://127.0.0.1:2/", "events": ["a.b"]});
         body.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
         body
     };
@@ -272,7 +272,7 @@ async fn ids_paths_methods_and_queries() {
 async fn circuits_that_cannot_be_changed_like_that() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
-    let webhook = api.create_webhook("http://127.0.0.1:9/", Value::Null).await;
+    let webhook = api.create_webhook("http://127.0.0.1:2/", Value::Null).await;
     let path = format!("/v1/webhooks/{}/circuit-breaker", webhook["id"].as_str().unwrap());
     for (body, field, mentions) in [
         (json!({}), "action", "is missing"),

@@ -38,7 +38,7 @@ async fn a_webhook_shows_what_it_was_given() {
         "expires_at": "2999-01-31T12:00:00.000Z",
         "state": "paused",
     });
-    let made = api.create_webhook("http://127.0.0.1:9/", &given).await;
+    let made = api.create_webhook("http://127.0.0.1:2/", &given).await;
     let path = format!("/v1/webhooks/{}", id(&made));
     let read = api.get(&path).await.expect(200);
     let listed = api.get("/v1/webhooks").await.expect(200)["data"][0].clone();
@@ -98,7 +98,7 @@ async fn a_paused_webhook_parks_its_deliveries() {
 async fn an_expired_webhook_needs_more_time() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
-    let made = api.create_webhook("http://127.0.0.1:9/", Value::Null).await;
+    let made = api.create_webhook("http://127.0.0.1:2/", Value::Null).await;
     let path = format!("/v1/webhooks/{}", id(&made));
     let past = made["created_at"].clone();
     let refusal = api.patch(&path, json!({"expires_at": past})).await;
@@ -333,7 +333,7 @@ async fn the_figures_have_their_names() {
     let redrive =
         Redrive::start_with(Setup::new().arg("--pool").arg("default").arg("--pool").arg("gold")).await;
     let api = redrive.api();
-    let webhook = api.create_webhook("http://127.0.0.1:9/", Value::Null).await;
+    let webhook = api.create_webhook("http://127.0.0.1:2/", Value::Null).await;
     let circuit = format!("/v1/webhooks/{}/circuit-breaker", id(&webhook));
     api.patch(&circuit, json!({"action": "force_open"})).await.expect(200);
     let event =

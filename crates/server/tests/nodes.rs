@@ -224,7 +224,7 @@ async fn a_wrong_clock_is_set_right() {
     let late = Redrive::start_with(on(&database).env("REDRIVE_DEV_CLOCK_SKEW", "2h")).await;
     let mut times = Vec::new();
     for node in [&early, &late, &early] {
-        let made = node.api().create_webhook("http://127.0.0.1:9/", Value::Null).await;
+        let made = node.api().create_webhook("http://127.0.0.1:2/", Value::Null).await;
         let at: redrive_core::Time = serde_json::from_value(made["created_at"].clone()).unwrap();
         times.push(at.millis());
     }

@@ -47,11 +47,17 @@ pub enum Hostility {
     AnswersBeforeReading,
     /// Reads the request and everything after it, and never says a word.
     NeverAnswers,
+    /// Sends gzip without end that unpacks to 160 times as much.
+    CompressedBomb,
+    /// Announces two lengths that disagree.
+    TwoLengths,
+    /// Is to be reached over TLS, takes the greeting, and never answers it.
+    TlsStall,
 }
 
 impl Hostility {
     /// Every way there is.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 16] = [
         Self::SlowHeaders,
         Self::SlowBody,
         Self::EndlessBody,
@@ -65,6 +71,9 @@ impl Hostility {
         Self::CloseWithoutAnswer,
         Self::AnswersBeforeReading,
         Self::NeverAnswers,
+        Self::CompressedBomb,
+        Self::TwoLengths,
+        Self::TlsStall,
     ];
 }
 
@@ -72,10 +81,14 @@ impl Hostility {
 const TRICKLE: Duration = Duration::from_millis(100);
 const GIBIBYTE: usize = 1 << 30;
 const BLOCK: [u8; 16 * 1024] = [b'x'; 16 * 1024];
+/// The start of a gzip file of nothing but zeros, and what may follow it again and again.
+const GZIP_START: [u8; 12] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 0x63, 0x18];
+const GZIP_ZEROS: [u8; 13] = [5, 0xa3, 0x60, 0x14, 0x8c, 0x82, 0x51, 0x30, 0x0a, 0x46, 0xc1, 0x28, 0x18];
 
 /// A receiver that behaves badly in one way, on a free loopback port, until dropped.
 pub struct Hostile {
     server: Server,
+    hostility: Hostility,
     connections: Arc<AtomicUsize>,
 }
 
@@ -92,12 +105,16 @@ impl Hostile {
             }
         })
         .await;
-        Self { server, connections }
+        Self { server, hostility, connections }
     }
 
     /// Where to send requests.
     pub fn url(&self) -> String {
-        self.server.url_at("/hook")
+        let url = self.server.url_at("/hook");
+        match self.hostility {
+            Hostility::TlsStall => url.replacen("http://", "https://", 1),
+            _ => url,
+        }
     }
 
     /// How many connections were made so far.
@@ -111,6 +128,7 @@ async fn misbehave(hostility: Hostility, mut stream: TcpStream) -> io::Result<()
     match hostility {
         Hostility::ResetAtOnce => return stream.set_zero_linger(),
         Hostility::AnswersBeforeReading => return answer_before_reading(&mut stream).await,
+        Hostility::TlsStall => return drain(&mut stream).await,
         _ => read_request(&mut stream).await?,
     }
     match hostility {
@@ -134,7 +152,16 @@ async fn misbehave(hostility: Hostility, mut stream: TcpStream) -> io::Result<()
         Hostility::WrongContentLength => {
             stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\nshort").await
         }
-        Hostility::NeverAnswers => drain(&mut stream).await,
+        Hostility::NeverAnswers | Hostility::TlsStall => drain(&mut stream).await,
+        Hostility::CompressedBomb => {
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\n\r\n").await?;
+            stream.write_all(&GZIP_START).await?;
+            repeat(&mut stream, &GZIP_ZEROS).await
+        }
+        Hostility::TwoLengths => {
+            let head = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 20\r\n\r\nok";
+            stream.write_all(head).await
+        }
         Hostility::CloseWithoutAnswer | Hostility::ResetAtOnce | Hostility::AnswersBeforeReading => Ok(()),
     }
 }
@@ -224,7 +251,7 @@ mod tests {
 
     /// Sends a request and reads what comes for a moment, or until it is too much.
     async fn ask(hostile: &Hostile, request: &[u8]) -> (End, Vec<u8>) {
-        let address = hostile.url().trim_start_matches("http://").trim_end_matches("/hook").to_owned();
+        let address = hostile.server.address();
         let (mut reading, mut writing) = TcpStream::connect(address).await.unwrap().into_split();
         let mut answer = Vec::new();
         let talk = async {
@@ -269,7 +296,9 @@ mod tests {
                 WrongContentLength => (End::Closed, "HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\nshort"),
                 CloseWithoutAnswer => (End::Closed, ""),
                 AnswersBeforeReading => (End::StillOpen, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n"),
-                NeverAnswers => (End::StillOpen, ""),
+                NeverAnswers | TlsStall => (End::StillOpen, ""),
+                CompressedBomb => (End::TooMuch, "HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\n\r\n\u{1f}"),
+                TwoLengths => (End::Closed, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 20"),
             };
             let text = String::from_utf8_lossy(&answer[..answer.len().min(100)]);
             assert_eq!(end, expected, "{hostility:?}: {text}");

@@ -1,6 +1,6 @@
 //! What the tests of Redrive share: receivers that answer as told or behave badly on purpose, the real
 //! binary as a process, a small client for its API, PostgreSQL servers, a proxy that breaks connections,
-//! and Python for the official verifiers.
+//! a scripted name server, canaries that nobody may reach, and Python for the official verifiers.
 //!
 //! For tests alone: everything here panics with a helpful message where a service would return an error.
 
@@ -8,6 +8,8 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
 pub mod api;
+pub mod canary;
+pub mod dns;
 pub mod hostile;
 pub mod postgres;
 pub mod proxy;
@@ -22,6 +24,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use redrive_core::vault::{MasterKey, Vault};
 
 pub use api::{Answer, Api};
+pub use canary::Canary;
+pub use dns::{Dns, Say};
 pub use hostile::{Hostile, Hostility};
 pub use postgres::{Database, Postgres};
 pub use proxy::Proxy;

@@ -246,6 +246,13 @@ impl Redrive {
         assert!(found.is_some(), "waited {PATIENCE:?} in vain for the output {text:?}");
     }
 
+    /// Waits until this text has been printed so many times; panics after 20 s.
+    pub async fn wait_output_times(&self, text: &str, times: usize) {
+        let look = |printed: &Printed| (printed.text.matches(text).count() >= times).then_some(());
+        let found = self.printed.find(PATIENCE, look).await;
+        assert!(found.is_some(), "waited {PATIENCE:?} in vain for the output {text:?}, {times} times");
+    }
+
     /// Kills the process as a power cut would (`SIGKILL`) and waits until it is gone.
     pub fn kill(&mut self) {
         self.child.kill().expect("cannot kill redrive");

@@ -12,7 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use http::HeaderMap;
-use redrive_core::{address::AddressRules, outcome::SendFailure};
+use redrive_core::{address::AddressRules, outcome::SendFailure, reach::ReachRules};
 use redrive_egress::{Answered, Client, Config, Exchange, Failed, Outbound, Target};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
@@ -38,8 +38,13 @@ pub fn strict() -> Config {
 
 /// Loopback is allowed.
 pub fn lenient() -> Config {
+    Config { rules: loopback(), ..strict() }
+}
+
+/// Rules that allow loopback.
+pub fn loopback() -> ReachRules {
     let allow = ["127.0.0.0/8", "::1/128"].map(|net| net.parse().unwrap()).to_vec();
-    Config { rules: AddressRules { allow }, ..strict() }
+    ReachRules { networks: AddressRules { allow, deny: Vec::new() }, ..ReachRules::default() }
 }
 
 pub fn client() -> Client {

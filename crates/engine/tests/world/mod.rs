@@ -18,6 +18,7 @@ use redrive_core::{
     breaker::{BreakerConfig, CircuitView},
     event_type::Pattern,
     lane::Priority,
+    reach::ReachRules,
     retry::RetryConfig,
     signature::{LiveSecret, Secret},
     time::Span,
@@ -63,7 +64,8 @@ pub(crate) async fn world_with(settings: Settings) -> World {
 }
 
 pub(crate) async fn start(store: Arc<dyn Store>, clock: Clock, settings: Settings) -> Engine {
-    let rules = AddressRules { allow: vec!["127.0.0.0/8".parse().unwrap()] };
+    let networks = AddressRules { allow: vec!["127.0.0.0/8".parse().unwrap()], deny: Vec::new() };
+    let rules = ReachRules { networks, ..ReachRules::default() };
     let egress =
         Client::new(redrive_egress::Config { rules, ..redrive_egress::Config::new(clock::ticks) }).unwrap();
     Engine::start(store, egress, clock, settings, &mut Registry::default()).await.unwrap()

@@ -26,7 +26,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry as Metrics;
 use redrive_core::{Role, limiter::RateLimit, retry::RetryPolicy, webhook::UrlRules};
 use redrive_engine::{Engine, clock};
@@ -44,7 +44,7 @@ use self::quota::Quotas;
 pub struct Rules {
     /// What this node is there for.
     pub role: Role,
-    /// Which URLs webhooks may have.
+    /// Which URLs webhooks may have, to begin with.
     pub urls: UrlRules,
     /// The largest payload.
     pub max_payload_bytes: usize,
@@ -63,6 +63,8 @@ pub struct App {
     engine: Engine,
     keys: Keys,
     rules: Rules,
+    /// Which URLs webhooks may have, as of now.
+    urls: RwLock<UrlRules>,
     /// How fast keys may call; none if as fast as they like.
     throttle: Option<Throttle>,
     /// How many events tenants have published today.
@@ -89,6 +91,7 @@ impl App {
             throttle: rules.api_rate.map(Throttle::new),
             quotas: Quotas::default(),
             changing_tenants: tokio::sync::Mutex::default(),
+            urls: RwLock::new(rules.urls.clone()),
             rules,
             metrics: Mutex::new(metrics),
             draining: AtomicBool::new(false),
@@ -114,6 +117,11 @@ impl App {
     /// The limits in force.
     pub fn rules(&self) -> &Rules {
         &self.rules
+    }
+
+    /// Says which URLs webhooks may have from now on. Those that are stored stay as they are.
+    pub fn set_urls(&self, urls: UrlRules) {
+        *self.urls.write() = urls;
     }
 
     /// The figures of the data path.

@@ -29,6 +29,7 @@ struct Today {
 impl App {
     /// Refuses an event that is one too many, or too large, for its tenant.
     pub(super) async fn check_event_quotas(&self, tenant: &TenantId, size: usize) -> Result<(), AppError> {
+        self.engine.learn(tenant).await?;
         let quotas = self.engine.registry().tenancy(tenant).quotas();
         if let Some(most) = quotas.max_payload_bytes.filter(|most| size > *most as usize) {
             return Err(AppError::TooLarge(format!(

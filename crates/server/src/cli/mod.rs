@@ -4,6 +4,7 @@ mod copy;
 mod keys;
 mod migrate;
 mod pinned;
+mod reload;
 mod remote;
 mod run;
 mod secrets;
@@ -169,12 +170,8 @@ fn block_on<T>(work: impl Future<Output = Result<T, CliError>>) -> Result<T, Cli
 /// Runs the command line.
 pub fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Command::Dev(args) => {
-            args.load(Profile::Dev).map_err(Into::into).and_then(|c| run::run(c, Profile::Dev))
-        }
-        Command::Serve(args) => {
-            args.load(Profile::Serve).map_err(Into::into).and_then(|c| run::run(c, Profile::Serve))
-        }
+        Command::Dev(args) => start(args, Profile::Dev),
+        Command::Serve(args) => start(args, Profile::Serve),
         Command::Keys { command } => keys::run(command),
         Command::Secrets { command } => secrets::run(command),
         Command::Migrate(args) => migrate::run(&args),
@@ -188,6 +185,11 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn start(args: RunArgs, profile: Profile) -> Result<(), CliError> {
+    let config = args.load(profile)?;
+    run::run(config, profile, Box::new(move || args.load(profile)))
 }
 
 #[expect(clippy::print_stdout, reason = "the answer of a command goes to standard output")]

@@ -3,7 +3,6 @@
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
 use prometheus_client::registry::Registry;
-use redrive_core::{address::AddressRules, webhook::UrlRules};
 use redrive_egress::Client;
 use redrive_engine::{
     Engine,
@@ -16,7 +15,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::CliError;
+use super::{
+    CliError,
+    reload::{self, Reread},
+};
 use crate::{
     api,
     app::{App, Keys, Rules, auth},
@@ -30,16 +32,16 @@ use crate::{
 pub(super) const DEV_KEY: &str = "admin.key";
 
 /// Runs a server until it is told to stop.
-pub(super) fn run(config: Config, profile: Profile) -> Result<(), CliError> {
+pub(super) fn run(config: Config, profile: Profile, reread: Reread) -> Result<(), CliError> {
     telemetry::start(&config.log.level);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| CliError::said(format!("the runtime cannot be started: {error}")))?;
-    runtime.block_on(serve(config, profile))
+    runtime.block_on(serve(config, profile, reread))
 }
 
-async fn serve(config: Config, profile: Profile) -> Result<(), CliError> {
+async fn serve(config: Config, profile: Profile, reread: Reread) -> Result<(), CliError> {
     let backend = config.database.backend()?;
     let vault = vault::open(&config, profile, &backend)?;
     let store = store::open(&backend, Some(&vault)).await?;
@@ -57,7 +59,12 @@ async fn serve(config: Config, profile: Profile) -> Result<(), CliError> {
     let (tls, reload) = tls.map_err(|error| CliError::said(error.to_string()))?.unzip();
     let listener = listen(config.server.listen).await?;
     let address = listener.local_addr().map_err(|error| CliError::said(error.to_string()))?;
-    let app = assemble(&config, store, keys, address).await?;
+    let egress = way_out(&config, address)?;
+    let app = assemble(&config, store, keys, egress.clone()).await?;
+    // On a laptop the signal keeps its usual meaning: the terminal is gone.
+    if profile == Profile::Serve {
+        reload::on_hangup(reread, app.clone(), egress)?;
+    }
     if serves_api {
         app.follow_keys();
         app.keep_up_keys();
@@ -89,14 +96,11 @@ async fn look_after(reload: Reload, stop: CancellationToken) {
     }
 }
 
-async fn assemble(
-    config: &Config,
-    store: Arc<dyn Store>,
-    keys: Keys,
-    address: SocketAddr,
-) -> Result<Arc<App>, CliError> {
+/// The one client, which never calls the address that this server listens on.
+fn way_out(config: &Config, address: SocketAddr) -> Result<Client, CliError> {
     let egress = Client::new(redrive_egress::Config {
-        rules: AddressRules { allow: config.egress.allow_networks.clone() },
+        rules: config.egress.reach(),
+        dns_servers: config.egress.dns_servers.clone(),
         connect_timeout: config.egress.connect_timeout.get(),
         dns_timeout: config.egress.dns_timeout.get(),
         max_response_bytes: config.egress.max_response_bytes,
@@ -104,7 +108,15 @@ async fn assemble(
         own_listeners: vec![address],
         ..redrive_egress::Config::new(clock::ticks)
     });
-    let egress = egress.map_err(|error| CliError::said(error.to_string()))?;
+    egress.map_err(|error| CliError::said(error.to_string()))
+}
+
+async fn assemble(
+    config: &Config,
+    store: Arc<dyn Store>,
+    keys: Keys,
+    egress: Client,
+) -> Result<Arc<App>, CliError> {
     let mut metrics = Registry::default();
     let settings = config.engine_settings()?;
     // On a store that nodes share the engine sets it right before anybody asks it.
@@ -112,7 +124,7 @@ async fn assemble(
     let engine = Engine::start(store, egress, clock, settings, &mut metrics).await?;
     let rules = Rules {
         role: config.role,
-        urls: UrlRules { allow_http: config.egress.allow_http },
+        urls: config.egress.urls(),
         max_payload_bytes: config.events.max_payload_bytes,
         body_timeout: config.server.body_timeout.get(),
         api_rate: config.limits.api_rate()?,

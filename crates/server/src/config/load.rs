@@ -200,6 +200,12 @@ fn hint(setting: &str) -> &'static str {
             "; write a list of networks, such as [\"10.0.0.0/8\", \"192.168.1.7/32\"]"
         }
         Some("server.cors_origins") => "; write a list of origins, such as [\"https://app.example.com\"]",
+        Some("egress.deny_networks") => "; write a list of networks, such as [\"203.0.113.0/24\"]",
+        Some("egress.allow_hosts" | "egress.deny_hosts") => {
+            "; write a list of host names, such as [\"hooks.example.com\", \"*.example.org\"]"
+        }
+        Some("egress.ports") => "; write a list of ports and ranges, such as [\"443\", \"8000-8999\"]",
+        Some("egress.dns_servers") => "; write a list of IP addresses with ports, such as [\"10.0.0.2:53\"]",
         Some("role") => "; write all, api or worker",
         Some("pools") => "; write a list of names, such as [\"default\", \"gold\"]",
         _ => "",
@@ -281,6 +287,38 @@ mod tests {
         assert_eq!(config.retry_policy().unwrap().max_attempts(), 2);
         assert_eq!(config.server.drain_deadline.get().as_secs(), 10);
         assert_eq!(config.auth.admin_key.unwrap().reveal(), "12345678901234567890123456789012");
+    }
+
+    #[test]
+    fn the_way_out_has_lists() {
+        let file = "[egress]\ndeny_networks = [\"203.0.113.0/24\"]\nallow_hosts = [\"*.Example.com.\"]";
+        let vars = env(&[
+            ("REDRIVE_EGRESS_DENY_HOSTS", "[\"bad.example.com\"]"),
+            ("REDRIVE_EGRESS_PORTS", "[443, \"8000-8999\"]"),
+            ("REDRIVE_EGRESS_DNS_SERVERS", "[\"127.0.0.1:5353\", \"[::1]:53\"]"),
+        ]);
+        let config = parse(Profile::Serve, file, vars).unwrap();
+        config.validate(Profile::Serve).unwrap();
+        let reach = config.egress.reach();
+        assert!(reach.check_name("a.example.com", 443).is_ok());
+        assert!(reach.check_name("bad.example.com", 443).is_err());
+        assert!(reach.check_name("a.example.com", 80).is_err());
+        assert!(reach.check_address([203, 0, 113, 1].into()).is_err());
+        assert_eq!(config.egress.dns_servers.len(), 2);
+        let shown = toml::to_string(&config.egress).unwrap();
+        assert!(shown.contains("allow_hosts = [\"*.example.com\"]"), "{shown}");
+        for (setting, value, says) in [
+            ("egress.deny_networks", "[\"x\"]", "203.0.113.0/24"),
+            ("egress.deny_hosts", "[\"10.0.0.1\"]", "egress.deny_networks"),
+            ("egress.allow_hosts", "\"example.com\"", "a list of host names"),
+            ("egress.ports", "[\"http\"]", "8000-8999"),
+            ("egress.dns_servers", "[\"10.0.0.2\"]", "10.0.0.2:53"),
+        ] {
+            let said = parse(Profile::Serve, &format!("{setting} = {value}"), []).unwrap_err().to_string();
+            assert!(said.starts_with(setting) && said.contains(says), "{said}");
+        }
+        let port = parse(Profile::Serve, "egress.dns_servers = [\"10.0.0.2:0\"]", []).unwrap();
+        assert!(port.validate(Profile::Serve).unwrap_err().to_string().contains("usually it is 53"));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 mod database;
 mod dev;
+mod egress;
 mod limits;
 mod load;
 mod node;
@@ -13,7 +14,6 @@ mod settings;
 
 use std::path::PathBuf;
 
-use ipnet::IpNet;
 use redrive_core::{
     Invalid, Role,
     breaker::{BreakerConfig, BreakerPolicy},
@@ -28,6 +28,7 @@ use crate::telemetry;
 
 pub use database::{Backend, Database, DatabaseUrl};
 pub use dev::{Dev, Skew};
+pub use egress::Egress;
 pub use limits::{Limits, PerMinute, PerSecond, TenantLimits};
 pub use load::{ConfigError, Overrides, load};
 pub use secret::Hidden;
@@ -102,22 +103,6 @@ pub struct Auth {
     pub admin_key_file: Option<PathBuf>,
 }
 
-/// The way out.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Egress {
-    /// Whether webhooks may use plain http.
-    pub allow_http: bool,
-    /// Networks that may be reached although they are not public.
-    pub allow_networks: Vec<IpNet>,
-    /// How long connecting may take.
-    pub connect_timeout: Span,
-    /// How long looking a name up may take.
-    pub dns_timeout: Span,
-    /// How much of an answer is read.
-    pub max_response_bytes: usize,
-}
-
 /// How much at once.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -164,8 +149,6 @@ impl Config {
     /// The defaults of a profile.
     pub fn defaults(profile: Profile) -> Self {
         let engine = Settings::default();
-        let dev = profile == Profile::Dev;
-        let loopback = ["127.0.0.0/8", "::1/128"].into_iter().filter_map(|net| net.parse().ok());
         Self {
             role: engine.role,
             node: node::host_name(),
@@ -175,13 +158,7 @@ impl Config {
             cluster: Cluster { lease: Span::secs(engine.lease.as_secs()) },
             auth: Auth::default(),
             secrets: Secrets::default(),
-            egress: Egress {
-                allow_http: dev,
-                allow_networks: if dev { loopback.collect() } else { Vec::new() },
-                connect_timeout: Span::secs(10),
-                dns_timeout: Span::secs(5),
-                max_response_bytes: 64 * 1024,
-            },
+            egress: Egress::defaults(profile == Profile::Dev),
             delivery: Delivery {
                 max_in_flight: engine.max_in_flight,
                 webhook_max_in_flight: engine.webhook_max_in_flight,
@@ -267,17 +244,7 @@ impl Config {
         if self.delivery.max_bytes < 4 * self.events.max_payload_bytes {
             return refuse("delivery.max_bytes", "must be at least four times events.max_payload_bytes");
         }
-        if !(1024..=16 << 20).contains(&self.egress.max_response_bytes) {
-            return refuse("egress.max_response_bytes", "must be from 1024 to 16777216");
-        }
-        for (setting, span) in [
-            ("egress.connect_timeout", self.egress.connect_timeout),
-            ("egress.dns_timeout", self.egress.dns_timeout),
-        ] {
-            if span < Span::millis(10) {
-                return refuse(setting, "must be at least 10ms");
-            }
-        }
+        self.egress.validate()?;
         if let Err(reason) = telemetry::check(&self.log.level) {
             return refuse("log.level", &reason);
         }
@@ -327,12 +294,6 @@ impl Config {
             return refuse(
                 "dev.clock_skew",
                 "must be 0 outside `redrive dev`: receivers would refuse the timestamps",
-            );
-        }
-        if self.egress.allow_networks.iter().any(|net| net.prefix_len() == 0) {
-            return refuse(
-                "egress.allow_networks",
-                "must not name the whole internet; list the networks you need",
             );
         }
         if self.auth.admin_key.as_ref().is_some_and(|key| key.reveal().len() < 32) {

@@ -90,6 +90,20 @@ pub const SETTINGS: &[Setting] = &[
         "egress.allow_networks",
         "Private networks that webhooks may reach. None: strangers choose the URLs.",
     ),
+    setting("egress.deny_networks", "Networks that are never reached, public ones too. Wins over all else."),
+    setting(
+        "egress.allow_hosts",
+        "The only hosts that webhooks may call, such as *.example.com. Empty: all. Opens no private address.",
+    ),
+    setting(
+        "egress.deny_hosts",
+        "Hosts that webhooks may not call, such as *.example.com. Wins over all else.",
+    ),
+    setting(
+        "egress.ports",
+        "The only ports that webhooks may call. Empty: all but those of mail, shells, databases and the like.",
+    ),
+    setting("egress.dns_servers", "Name servers to ask instead of the system's."),
     setting("egress.connect_timeout", "How long connecting to an endpoint may take."),
     setting("egress.dns_timeout", "How long looking a name up may take."),
     setting("egress.max_response_bytes", "How much of an answer is read; only 1 KiB of it is kept."),

@@ -1,0 +1,397 @@
+//! What the operator lets be called: hosts by name, ports, and networks, put together.
+//!
+//! Pure judgements. Names and ports can be judged before anything is looked up; addresses are judged in
+//! `address.rs`, about the very address that is connected to. Every part must agree: a listed name opens no
+//! special address, and an allowed network opens no port.
+
+use std::{fmt, net::IpAddr, str::FromStr};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use url::Host;
+
+use crate::address::{self, AddressRules};
+
+/// Ports that no webhook listens on, but mail servers, shells, databases and the like: a request there could
+/// only do harm. The first part is what browsers refuse (the "bad ports" of the Fetch standard); the second
+/// adds file shares, remote desktops, databases, caches and queues. In order, for the search.
+const NOT_HTTP: [u16; 95] = [
+    0, 1, 7, 9, 11, 13, 15, 17, 19, 20, 21, 22, 23, 25, 37, 42, 43, 53, 69, 77, 79, 87, 95, 101, 102, 103,
+    104, 109, 110, 111, 113, 115, 117, 119, 123, 135, 137, 139, 143, 161, 179, 389, 427, 445, 465, 512, 513,
+    514, 515, 526, 530, 531, 532, 540, 548, 554, 556, 563, 587, 601, 636, 873, 989, 990, 993, 995, 1433,
+    1521, 1719, 1720, 1723, 2049, 3306, 3389, 3659, 4045, 4190, 5060, 5061, 5432, 5672, 6000, 6379, 6566,
+    6665, 6666, 6667, 6668, 6669, 6679, 6697, 9042, 10080, 11211, 27017,
+];
+
+/// Everything that the operator says about where requests may go.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReachRules {
+    /// Which addresses.
+    pub networks: AddressRules,
+    /// Only these hosts may be called; empty for all.
+    pub allow_hosts: Vec<HostPattern>,
+    /// These hosts may not be called, whatever else is said.
+    pub deny_hosts: Vec<HostPattern>,
+    /// Only these ports may be called; empty for all but those that are known not to speak HTTP.
+    pub ports: Vec<PortRange>,
+}
+
+/// Why something is not called. For the operator's log alone: tenants are told the same thing for all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreachable {
+    /// The port is not among those that are allowed.
+    #[error("port {0} is not among egress.ports")]
+    PortNotListed(u16),
+    /// The port is known not to speak HTTP.
+    #[error("port {0} is not for HTTP; name it in egress.ports to allow it")]
+    PortNotHttp(u16),
+    /// The host is denied.
+    #[error("the host is in egress.deny_hosts")]
+    HostDenied,
+    /// The host is not among those that are allowed.
+    #[error("the host is not in egress.allow_hosts")]
+    HostNotListed,
+    /// The address is refused.
+    #[error(transparent)]
+    Address(#[from] address::Refused),
+}
+
+impl ReachRules {
+    /// Judges a URL's host and port, which needs no look-up.
+    pub fn check_name(&self, host: &str, port: u16) -> Result<(), Unreachable> {
+        self.check_port(port)?;
+        let host = bare(host);
+        if self.deny_hosts.iter().any(|pattern| pattern.matches(&host)) {
+            return Err(Unreachable::HostDenied);
+        }
+        if !self.allow_hosts.is_empty() && !self.allow_hosts.iter().any(|pattern| pattern.matches(&host)) {
+            return Err(Unreachable::HostNotListed);
+        }
+        Ok(())
+    }
+
+    /// Judges an address that is about to be connected to.
+    pub fn check_address(&self, address: IpAddr) -> Result<(), Unreachable> {
+        Ok(address::check(address, &self.networks)?)
+    }
+
+    fn check_port(&self, port: u16) -> Result<(), Unreachable> {
+        if self.ports.is_empty() {
+            return match NOT_HTTP.binary_search(&port) {
+                Ok(_) => Err(Unreachable::PortNotHttp(port)),
+                Err(_) => Ok(()),
+            };
+        }
+        match self.ports.iter().any(|range| range.contains(port)) {
+            true => Ok(()),
+            false => Err(Unreachable::PortNotListed(port)),
+        }
+    }
+}
+
+/// A host as it is compared: small letters, no dot at its end.
+fn bare(host: &str) -> String {
+    host.trim_end_matches('.').to_ascii_lowercase()
+}
+
+/// A name (`hooks.example.com`), or all names below one (`*.example.com`, which leaves `example.com` out).
+/// Kept in the form that URLs have: small letters, other scripts as `xn--…`, no dot at the end.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HostPattern {
+    /// Whether names below are meant, rather than the name itself.
+    below: bool,
+    name: String,
+}
+
+impl HostPattern {
+    /// Whether the pattern names a host in its bare form.
+    fn matches(&self, host: &str) -> bool {
+        match self.below {
+            false => host == self.name,
+            true => host.strip_suffix(&*self.name).is_some_and(|rest| rest.len() > 1 && rest.ends_with('.')),
+        }
+    }
+}
+
+/// Why a text is no pattern of hosts, or no range of ports, in words for who wrote it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BadRule(String);
+
+impl FromStr for HostPattern {
+    type Err = BadRule;
+
+    fn from_str(text: &str) -> Result<Self, BadRule> {
+        let bad = |why: &str| BadRule(format!("{text:?} {why}"));
+        let (below, name) = text.strip_prefix("*.").map_or((false, text), |name| (true, name));
+        if name.contains('*') {
+            return Err(bad("has a * elsewhere than before the first dot; write *.example.com"));
+        }
+        if name.contains(['/', ':', '@', '?', '#', '[', ']', '%']) {
+            return Err(bad("is more than a host; write its name alone, such as hooks.example.com"));
+        }
+        match Host::parse(name.trim_end_matches('.')) {
+            Ok(Host::Domain(name)) if name.split('.').all(|label| !label.is_empty()) => {
+                Ok(Self { below, name: bare(&name) })
+            }
+            Ok(Host::Ipv4(_) | Host::Ipv6(_)) => {
+                Err(bad("is an address; say it with egress.allow_networks or egress.deny_networks"))
+            }
+            _ => Err(bad("is no host name; write one such as hooks.example.com or *.example.com")),
+        }
+    }
+}
+
+impl fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", if self.below { "*." } else { "" }, self.name)
+    }
+}
+
+impl Serialize for HostPattern {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for HostPattern {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+/// A port (`443`), or a range with both its ends (`8000-8999`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PortRange {
+    first: u16,
+    last: u16,
+}
+
+impl PortRange {
+    fn contains(self, port: u16) -> bool {
+        (self.first..=self.last).contains(&port)
+    }
+}
+
+impl FromStr for PortRange {
+    type Err = BadRule;
+
+    fn from_str(text: &str) -> Result<Self, BadRule> {
+        let port = |text: &str| {
+            let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            text.parse::<u16>().ok().filter(|port| digits && *port > 0)
+        };
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        match (port(first), port(last)) {
+            (Some(first), Some(last)) if first <= last => Ok(Self { first, last }),
+            _ => Err(BadRule(format!(
+                "{text:?} is no port from 1 to 65535, nor a range of them; write 443 or 8000-8999"
+            ))),
+        }
+    }
+}
+
+impl fmt::Display for PortRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.first == self.last {
+            true => write!(f, "{}", self.first),
+            false => write!(f, "{}-{}", self.first, self.last),
+        }
+    }
+}
+
+impl Serialize for PortRange {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for PortRange {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Form {
+            Number(i64),
+            Text(String),
+        }
+        let text = match Form::deserialize(deserializer) {
+            Ok(Form::Number(port)) => port.to_string(),
+            Ok(Form::Text(text)) => text,
+            Err(_) => return Err(de::Error::custom("expected a port such as 443, or \"8000-8999\"")),
+        };
+        text.parse().map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use url::Url;
+
+    use super::*;
+
+    fn hosts(patterns: &[&str]) -> Vec<HostPattern> {
+        patterns.iter().map(|pattern| pattern.parse().unwrap()).collect()
+    }
+
+    fn ports(ranges: &[&str]) -> Vec<PortRange> {
+        ranges.iter().map(|range| range.parse().unwrap()).collect()
+    }
+
+    fn denying(patterns: &[&str]) -> ReachRules {
+        ReachRules { deny_hosts: hosts(patterns), ..ReachRules::default() }
+    }
+
+    fn allowing(patterns: &[&str]) -> ReachRules {
+        ReachRules { allow_hosts: hosts(patterns), ..ReachRules::default() }
+    }
+
+    #[test]
+    fn a_name_means_itself_and_a_star_all_below() {
+        let cases = [
+            ("example.com", "example.com", true),
+            ("example.com", "EXAMPLE.com.", true),
+            ("Example.COM.", "example.com", true),
+            ("example.com", "www.example.com", false),
+            ("example.com", "example.com.evil.example", false),
+            ("*.example.com", "www.example.com", true),
+            ("*.example.com", "a.b.EXAMPLE.com.", true),
+            ("*.example.com", "example.com", false),
+            ("*.example.com", ".example.com", false),
+            ("*.example.com", "notexample.com", false),
+            ("*.example.com", "example.com.evil.example", false),
+            ("*.Bücher.example", "www.xn--bcher-kva.example", true),
+            ("b\u{fc}cher.example", "xn--bcher-kva.example", true),
+            ("ｅｘａｍｐｌｅ.com", "example.com", true),
+            ("localhost", "localhost.", true),
+            ("*.internal", "db.internal", true),
+        ];
+        for (pattern, host, named) in cases {
+            let denied = denying(&[pattern]).check_name(host, 443);
+            assert_eq!(denied == Err(Unreachable::HostDenied), named, "{pattern} and {host}");
+            let allowed = allowing(&[pattern]).check_name(host, 443);
+            assert_eq!(allowed.is_ok(), named, "{pattern} and {host}");
+        }
+    }
+
+    #[test]
+    fn denying_wins_and_an_allow_list_is_all_there_is() {
+        let rules = ReachRules { deny_hosts: hosts(&["bad.example.com"]), ..allowing(&["*.example.com"]) };
+        assert_eq!(rules.check_name("good.example.com", 443), Ok(()));
+        assert_eq!(rules.check_name("bad.example.com", 443), Err(Unreachable::HostDenied));
+        assert_eq!(rules.check_name("example.com", 443), Err(Unreachable::HostNotListed));
+        for address in ["93.184.215.14", "[2606:4700::1111]"] {
+            assert_eq!(rules.check_name(address, 443), Err(Unreachable::HostNotListed), "{address}");
+        }
+        assert!(allowing(&["inside.example"]).check_address([10, 0, 0, 1].into()).is_err(), "no address");
+    }
+
+    #[test]
+    fn what_is_no_host_is_refused_with_a_remedy() {
+        for (text, says) in [
+            ("", "no host name"),
+            (".", "no host name"),
+            ("*.", "no host name"),
+            ("*", "write *.example.com"),
+            ("a.*.example.com", "write *.example.com"),
+            ("*example.com", "write *.example.com"),
+            ("*.*.com", "write *.example.com"),
+            ("a..example.com", "no host name"),
+            ("a b", "no host name"),
+            ("https://example.com", "name alone"),
+            ("example.com:443", "name alone"),
+            ("example.com/x", "name alone"),
+            ("u@example.com", "name alone"),
+            ("10.0.0.1", "deny_networks"),
+            ("0x7f.1", "deny_networks"),
+            ("[::1]", "name alone"),
+        ] {
+            let said = text.parse::<HostPattern>().unwrap_err().to_string();
+            assert!(said.contains(says) && said.starts_with(&format!("{text:?}")), "{said}");
+        }
+    }
+
+    #[test]
+    fn ports_without_a_list_are_all_but_the_well_known_others() {
+        let rules = ReachRules::default();
+        assert!(NOT_HTTP.is_sorted(), "or the search misses some");
+        for port in [80, 443, 3000, 5000, 8000, 8080, 8443, 9000, 9200, 32768, 65535] {
+            assert_eq!(rules.check_name("a.example", port), Ok(()), "{port}");
+        }
+        for port in [0, 22, 25, 53, 110, 143, 389, 445, 465, 587, 3306, 5432, 6379, 6667, 11211, 27017] {
+            let refused = Err(Unreachable::PortNotHttp(port));
+            assert_eq!(rules.check_name("a.example", port), refused, "{port}");
+        }
+        let ephemeral = NOT_HTTP.iter().filter(|port| **port >= 32_768).count();
+        assert_eq!(ephemeral, 0, "a port that systems hand out is nobody's in particular");
+    }
+
+    #[test]
+    fn ports_with_a_list_are_that_list() {
+        let rules = ReachRules { ports: ports(&["443", "25", "8000-8999"]), ..ReachRules::default() };
+        for port in [443, 25, 8000, 8500, 8999] {
+            assert_eq!(rules.check_name("a.example", port), Ok(()), "{port}");
+        }
+        for port in [0, 80, 22, 442, 444, 7999, 9000, 65535] {
+            assert_eq!(rules.check_name("a.example", port), Err(Unreachable::PortNotListed(port)), "{port}");
+        }
+        for bad in
+            ["", "0", "0-5", "65536", "-1", "+80", " 80", "80-", "-80", "90-80", "http", "1-2-3", "８０"]
+        {
+            let said = bad.parse::<PortRange>().unwrap_err().to_string();
+            assert!(said.contains("8000-8999"), "{said}");
+        }
+    }
+
+    #[test]
+    fn rules_are_read_from_texts_and_written_back() {
+        let read = |json: &str| serde_json::from_str::<Vec<PortRange>>(json);
+        let both = read("[443, \"25\", \"8000-8999\"]").unwrap();
+        assert_eq!(serde_json::to_string(&both).unwrap(), r#"["443","25","8000-8999"]"#);
+        assert!(read("[0]").unwrap_err().to_string().contains("1 to 65535"));
+        assert!(read("[true]").unwrap_err().to_string().contains("expected a port"));
+        let hosts: Vec<HostPattern> = serde_json::from_str(r#"["*.B\u00fccher.example."]"#).unwrap();
+        assert_eq!(serde_json::to_string(&hosts).unwrap(), r#"["*.xn--bcher-kva.example"]"#);
+    }
+
+    proptest! {
+        #[test]
+        fn no_spelling_of_a_denied_host_gets_through(
+            labels in prop::collection::vec("[a-z]{1,8}", 1..4),
+            shout in any::<u64>(),
+            dots in 0..3usize,
+            pattern in prop::sample::select(&["example.org", "*.example.org"][..]),
+        ) {
+            let name = match pattern {
+                "example.org" => "example.org".to_owned(),
+                _ => format!("{}.example.org", labels.join(".")),
+            };
+            let shouted = name.chars().enumerate().map(|(at, c)| {
+                if shout >> (at % 64) & 1 == 1 { c.to_ascii_uppercase() } else { c }
+            });
+            let host: String = shouted.chain(std::iter::repeat_n('.', dots)).collect();
+            prop_assert_eq!(denying(&[pattern]).check_name(&host, 443), Err(Unreachable::HostDenied));
+            // And the way it goes in earnest: through the URL's parser.
+            let url = Url::parse(&format!("https://{host}/")).unwrap();
+            let seen = url.host_str().unwrap();
+            prop_assert_eq!(denying(&[pattern]).check_name(seen, 443), Err(Unreachable::HostDenied));
+        }
+
+        #[test]
+        fn ports_agree_with_a_plain_list(ranges in prop::collection::vec((1..=65535u16, 0..999u16), 1..5), port: u16) {
+            let ends = |(first, more): &(u16, u16)| (*first, first.saturating_add(*more));
+            let texts: Vec<String> = ranges.iter().map(ends).map(|(a, b)| format!("{a}-{b}")).collect();
+            let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+            let rules = ReachRules { ports: ports(&texts), ..ReachRules::default() };
+            let listed = ranges.iter().map(ends).any(|(first, last)| first <= port && port <= last);
+            prop_assert_eq!(rules.check_name("a.example", port).is_ok(), listed);
+        }
+
+        #[test]
+        fn no_text_breaks_the_rules(text in "\\PC{0,40}", port: u16) {
+            if let Ok(pattern) = text.parse::<HostPattern>() {
+                prop_assert_eq!(pattern.to_string().parse::<HostPattern>(), Ok(pattern));
+            }
+            let _ = allowing(&["a.example"]).check_name(&text, port);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! What a webhook may say.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn https() -> UrlRules {
+    UrlRules::default()
+}
+
+fn http() -> UrlRules {
+    UrlRules { allow_http: true, ..https() }
+}
+
+#[test]
+fn urls_are_checked() {
+    for good in ["https://example.com", "https://example.com:8443/a/b?c=d%20e", "https://[2001:db8::1]/x"] {
+        assert_eq!(validate_url(good, &https()), Ok(()), "{good}");
+    }
+    for bad in [
+        "",
+        "example.com/x",
+        "ftp://example.com",
+        "http://example.com",
+        "https://",
+        "https://user@example.com",
+        "https://user:pass@example.com",
+        "https://@example.com",
+        "https://example.com/#top",
+        "https://example.com/a b",
+        "https://exa\tmple.com",
+        "https://example.com\\@evil.example",
+        "https://example.com:0/",
+        "https://example.com:99999/",
+        "file:///etc/passwd",
+        "javascript:alert(1)",
+    ] {
+        assert!(validate_url(bad, &https()).is_err(), "{bad:?}");
+    }
+    assert!(validate_url(&format!("https://example.com/{}", "x".repeat(2048)), &https()).is_err());
+    assert_eq!(validate_url("http://127.0.0.1:9000/hook", &http()), Ok(()));
+    assert_eq!(validate_url("https://example.com/a@b", &https()), Ok(()));
+}
+
+#[test]
+fn urls_that_could_never_be_called_are_refused_in_words_that_tell_little() {
+    let said = |url: &str, rules: &UrlRules| validate_url(url, rules).map_err(|refused| refused.message);
+    let port = said("https://example.com:25/", &https()).unwrap_err();
+    assert!(port.contains("port 25") && port.contains("443"), "{port}");
+    assert_eq!(said("https://example.com:8443/", &https()), Ok(()));
+    let listed = ReachRules {
+        allow_hosts: vec!["*.example.com".parse().unwrap()],
+        deny_hosts: vec!["inside.example.com".parse().unwrap()],
+        ports: vec!["443".parse().unwrap(), "25".parse().unwrap()],
+        ..ReachRules::default()
+    };
+    let rules = UrlRules { reach: listed, ..http() };
+    assert_eq!(said("https://hooks.example.com/", &rules), Ok(()));
+    assert_eq!(said("https://hooks.example.com:25/", &rules), Ok(()), "named, so allowed");
+    assert!(said("http://hooks.example.com/", &rules).unwrap_err().contains("port 80"));
+    let hosts = ["inside.example.com", "INSIDE.example.com.", "example.org", "1.1.1.1", "[2606::1]"];
+    let words = hosts.map(|host| said(&format!("https://{host}/"), &rules).unwrap_err());
+    assert!(words.iter().all(|word| *word == words[0]), "{words:?}");
+    let inside = UrlRules::default();
+    assert_eq!(said("https://10.0.0.1/", &inside), Ok(()), "addresses are judged when connecting");
+}
+
+#[test]
+fn headers_that_matter_cannot_be_overridden() {
+    let refused = |name: &str, value: &str| {
+        validate_headers(&BTreeMap::from([(name.to_owned(), Hidden::new(value))])).is_err()
+    };
+    for name in
+        ["Host", "webhook-id", "Webhook-Signature", "X-Webhook-Event", "Content-Length", "a b", "", "x:y"]
+    {
+        assert!(refused(name, "v"), "{name}");
+    }
+    for value in ["a\r\nb: c", "a\nb", "a\0b", &"x".repeat(4097)] {
+        assert!(refused("x-own", value), "{value:?}");
+    }
+    assert!(!refused("Authorization", "Bearer abc"));
+}
+
+fn spec() -> WebhookSpec {
+    let url = "https://example.com/hook".to_owned();
+    WebhookSpec { url, events: vec![Pattern::All], ..WebhookSpec::default() }
+}
+
+#[test]
+fn a_rate_limit_is_checked() {
+    let limited = |requests_per_minute, burst| {
+        let rate_limit = Some(RateLimit { requests_per_minute, burst });
+        WebhookSpec { rate_limit, ..spec() }.validate(&https()).map_err(|invalid| invalid.field)
+    };
+    assert_eq!(spec().validate(&https()), Ok(()));
+    assert_eq!(limited(600, None), Ok(()));
+    assert_eq!(limited(0, None), Err("rate_limit.requests_per_minute".into()));
+    assert_eq!(limited(600, Some(0)), Err("rate_limit.burst".into()));
+}
+
+#[test]
+fn what_was_stored_before_a_setting_existed_is_read_as_its_default() {
+    let mut old = serde_json::to_value(spec()).unwrap();
+    for added in ["circuit_breaker_config", "rate_limit", "ordering_guarantee", "expires_at"] {
+        assert!(old.as_object_mut().unwrap().remove(added).is_some(), "{added}");
+    }
+    assert_eq!(serde_json::from_value::<WebhookSpec>(old).unwrap(), spec());
+}
+
+#[test]
+fn only_the_active_and_the_paused_get_events() {
+    let disabled = WebhookState::Disabled("gone".into());
+    for (state, name, gets) in [
+        (WebhookState::Active, "active", true),
+        (WebhookState::Paused, "paused", true),
+        (disabled, "disabled", false),
+        (WebhookState::Deleted, "deleted", false),
+    ] {
+        assert_eq!((state.name(), state.gets_events()), (name, gets));
+        assert_eq!(state.cancels_because().is_none(), gets, "{name}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_text_breaks_the_url_check_and_what_passes_has_a_plain_host(text in "(https?://)?\\PC{0,60}") {
+        if validate_url(&text, &http()).is_ok() {
+            let url = Url::parse(&text).unwrap();
+            prop_assert!(url.has_host() && url.username().is_empty());
+        }
+    }
+}
