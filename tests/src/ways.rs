@@ -16,6 +16,8 @@ pub enum Way {
     Delivery,
     /// A test event.
     TestEvent,
+    /// A challenge that the endpoint is to echo.
+    Challenge,
 }
 
 /// What became of an attempt to have a URL called.
@@ -25,13 +27,15 @@ pub enum Called {
     NotTaken(String),
     /// It was tried and failed: the delivery, and its attempts.
     Failed(Value, Vec<Value>),
+    /// It was tried and failed; its owner is told this.
+    NotVerified(String),
     /// Somebody answered 2xx.
     Reached,
 }
 
 impl Way {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Delivery, Self::TestEvent];
+    pub const ALL: [Self; 3] = [Self::Delivery, Self::TestEvent, Self::Challenge];
 
     /// Has a URL called this way, alone, so many times at the most and without waits of our own in between,
     /// and tells what became of it.
@@ -53,6 +57,7 @@ impl Way {
             Self::TestEvent => {
                 api.post(&format!("/v1/webhooks/{}/test", id(webhook)), json!({})).await.expect(202)
             }
+            Self::Challenge => return challenge(api, webhook).await,
         };
         let delivery = delivery_of(api, &event).await;
         let over = |delivery: &Value| delivery["status"] != "pending" && delivery["status"] != "in_flight";
@@ -65,6 +70,18 @@ impl Way {
                 Called::Failed(delivery, attempts)
             }
         }
+    }
+}
+
+async fn challenge(api: &Api, webhook: &Value) -> Called {
+    let path = format!("/v1/webhooks/{}", id(webhook));
+    api.post(&format!("{path}/verify"), json!({})).await.expect(200);
+    let asked =
+        |webhook: &Value| !webhook["verification"]["last_error"].is_null() || webhook["state"] == "active";
+    let webhook = api.eventually("it was asked for an echo", &path, asked).await;
+    match webhook["verification"]["last_error"].as_str() {
+        Some(said) if !said.starts_with("the endpoint answered") => Called::NotVerified(said.to_owned()),
+        _ => Called::Reached,
     }
 }
 
@@ -103,7 +120,13 @@ pub async fn is_refused(api: &Api, url: &str) {
 
 /// Checks that an attempt was refused in the words that are the same for all.
 pub fn was_refused(way: Way, url: &str, called: Called) {
-    let Called::Failed(delivery, attempts) = called else { panic!("{way:?} to {url}: {called:?}") };
+    let (delivery, attempts) = match called {
+        Called::Failed(delivery, attempts) => (delivery, attempts),
+        Called::NotVerified(said) => {
+            return assert_eq!(said, REFUSED, "{way:?} to {url}: the same words for all");
+        }
+        called => panic!("{way:?} to {url}: {called:?}"),
+    };
     let told = (&delivery["status"], &delivery["dead_reason"], &delivery["attempt_count"]);
     assert_eq!(
         told,
@@ -124,7 +147,7 @@ pub fn was_refused(way: Way, url: &str, called: Called) {
 pub async fn is_not_reached(api: &Api, url: &str) {
     for way in Way::ALL {
         match way.call(api, url, 1).await {
-            Called::NotTaken(_) => {}
+            Called::NotTaken(_) | Called::NotVerified(_) => {}
             Called::Reached => panic!("{way:?} reached {url:?}"),
             Called::Failed(_, attempts) => {
                 assert!(!attempts.is_empty(), "{way:?} to {url:?}");

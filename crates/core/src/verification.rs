@@ -18,7 +18,7 @@ pub const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 const WAITS: [u64; 6] = [5, 30, 120, 600, 1800, 3600];
 
 /// How far the verification of a URL has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verification {
     /// When it began.
     pub since: Time,
@@ -28,22 +28,25 @@ pub struct Verification {
     pub next: Time,
     /// Whether events become deliveries that wait for it, as for a webhook that was verified before.
     pub keeps_events: bool,
+    /// What came of the last time it was asked, in words for its owner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
 }
 
 impl Verification {
     /// One that begins now.
     pub fn begin(now: Time, keeps_events: bool) -> Self {
-        Self { since: now, tries: 0, next: now, keeps_events }
+        Self { since: now, tries: 0, next: now, keeps_events, last_error: None }
     }
 
     /// The same once the endpoint is being asked, as if that failed. None: its time is over.
-    pub fn asked(self, now: Time) -> Option<Self> {
+    pub fn asked(&self, now: Time) -> Option<Self> {
         if now >= self.since + PATIENCE {
             return None;
         }
         let wait = WAITS[(self.tries as usize).min(WAITS.len() - 1)];
         let next = (now + Duration::from_secs(wait)).min(self.since + PATIENCE);
-        Some(Self { tries: self.tries.saturating_add(1), next, ..self })
+        Some(Self { tries: self.tries.saturating_add(1), next, ..self.clone() })
     }
 }
 

@@ -28,7 +28,7 @@ impl Inner {
         now: Time,
     ) -> Result<(), StoreError> {
         let asks = |webhook: &mut Webhook| {
-            let WebhookState::PendingVerification(verification) = webhook.state else { return Err(()) };
+            let WebhookState::PendingVerification(verification) = &webhook.state else { return Err(()) };
             if verification.next > now {
                 return Err(());
             }
@@ -52,39 +52,49 @@ impl Inner {
     async fn verify(self: Arc<Self>, webhook: Webhook) {
         let Ok(_turn) = self.verifying.acquire().await else { return };
         let (tenant, id, url) = (&webhook.tenant, webhook.id, &webhook.spec.url);
-        if !self.echoes(&webhook).await {
-            tracing::info!(webhook = %id, "the endpoint did not echo the challenge; it is asked again later");
-            return;
-        }
-        let activate = |webhook: &mut Webhook| {
+        let echoed = self.ask_for_echo(&webhook).await;
+        let note = |webhook: &mut Webhook| {
             // Another URL has to be asked itself.
-            if !matches!(webhook.state, WebhookState::PendingVerification(_)) || webhook.spec.url != *url {
+            let WebhookState::PendingVerification(verification) = &mut webhook.state else { return Err(()) };
+            if webhook.spec.url != *url {
                 return Err(());
             }
-            webhook.spec.verified_url = Some(url.clone());
-            webhook.state = WebhookState::Active;
+            match &echoed {
+                Ok(()) => {
+                    webhook.spec.verified_url = Some(url.clone());
+                    webhook.state = WebhookState::Active;
+                }
+                Err(why) => verification.last_error = Some(why.clone()),
+            }
             Ok(())
         };
-        match Engine(self.clone()).change_webhook(tenant, id, activate).await {
-            Ok(_) => {
-                tracing::info!(webhook = %id, "the endpoint echoed the challenge; the webhook is active")
+        match Engine(self.clone()).change_webhook(tenant, id, note).await {
+            Ok(_) if echoed.is_ok() => {
+                tracing::info!(webhook = %id, "the endpoint echoed the challenge; the webhook is active");
             }
-            Err(ChangeError::Missing | ChangeError::Refused(())) => {}
+            Ok(_) | Err(ChangeError::Missing | ChangeError::Refused(())) => {}
             // It is asked again.
             Err(ChangeError::Store(error)) => {
-                tracing::warn!(webhook = %id, %error, "a verified webhook cannot be activated yet");
+                tracing::warn!(webhook = %id, %error, "what came of a challenge cannot be stored yet");
             }
         }
     }
 
-    /// Whether the endpoint sends a challenge back.
-    async fn echoes(&self, webhook: &Webhook) -> bool {
-        let Ok(target) = Target::parse(&webhook.spec.url) else { return false };
+    /// Has the endpoint send a challenge back, or tells its owner why that did not work.
+    async fn ask_for_echo(&self, webhook: &Webhook) -> Result<(), String> {
+        let unusable = |_| "the webhook's URL cannot be used".to_owned();
+        let target = Target::parse(&webhook.spec.url).map_err(unusable)?;
         let challenge: String = clock::secret_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
         let body = challenge_body(&challenge);
         let headers = self.challenge_headers(webhook, &body);
         let exchange = self.egress.post(Outbound { target, headers, body, timeout: TIMEOUT }).await;
-        exchange.result.is_ok_and(|answer| is_echo(&challenge, answer.status, &answer.body_sample))
+        let answer = exchange.result.map_err(|failed| failed.message)?;
+        match is_echo(&challenge, answer.status, &answer.body_sample) {
+            true => Ok(()),
+            false => {
+                Err(format!("the endpoint answered {} and did not send the challenge back", answer.status))
+            }
+        }
     }
 
     /// Signed like any other request, so that receivers can tell who asks.

@@ -12,6 +12,7 @@ use redrive_core::{
     limiter::RateLimit,
     retry::RetryConfig,
     signature::{LiveSecret, Scheme, SignatureConfig, rotation_due},
+    verification::Verification,
     webhook::{Owner, Webhook, WebhookState},
 };
 use serde::Serialize;
@@ -71,6 +72,8 @@ pub(crate) struct WebhookView {
     auth: Option<AuthView>,
     /// Whether the endpoint has to echo a challenge before it gets events.
     verify_url: bool,
+    /// How far that has come; null if nothing is waited for.
+    verification: Option<VerificationView>,
     /// Since when the newest secret should have been rotated; null if it need not be.
     #[schema(value_type = Option<String>, format = DateTime)]
     rotation_due_since: Option<Time>,
@@ -88,6 +91,29 @@ pub(crate) struct WebhookView {
     /// When it was last changed.
     #[schema(value_type = String, format = DateTime)]
     updated_at: Time,
+}
+
+/// How far the verification of a URL has come.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct VerificationView {
+    /// When it began. It is given up after a day.
+    #[schema(value_type = String, format = DateTime)]
+    since: Time,
+    /// How often the endpoint was asked.
+    tries: u32,
+    /// When it is asked next.
+    #[schema(value_type = String, format = DateTime)]
+    next_at: Time,
+    /// What came of the last time.
+    last_error: Option<String>,
+}
+
+impl VerificationView {
+    fn of(state: &WebhookState) -> Option<Self> {
+        let WebhookState::PendingVerification(verification) = state else { return None };
+        let Verification { since, tries, next, last_error, .. } = verification.clone();
+        Some(Self { since, tries, next_at: next, last_error })
+    }
 }
 
 /// How an endpoint is convinced, without what is secret about it.
@@ -168,6 +194,7 @@ impl WebhookView {
             headers: spec.headers.into_keys().map(|name| (name, REDACTED.to_owned())).collect(),
             auth: spec.auth.map(AuthView::from),
             verify_url: spec.verify_url,
+            verification: VerificationView::of(&webhook.state),
             metadata: spec.metadata,
             expires_at: spec.expires_at,
             last_success_at,
