@@ -175,7 +175,6 @@ pub struct RetryConfig {
     /// (`250ms`, `30s`, `5m`, `2h`, `5d`). Its length is the number of attempts. Not together with
     /// `base_delay_ms`, `backoff_multiplier` or `max_attempts`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<f64>>))]
     pub schedule: Option<Vec<Span>>,
     /// Exponential backoff: the wait before the first retry, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -207,7 +206,6 @@ pub struct RetryConfig {
     pub permanent_status_codes: Option<Vec<u16>>,
     /// How long after its creation a delivery is given up on, in seconds or as a text with a unit (`5d`).
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
     pub give_up_after: Option<Span>,
 }
 

@@ -148,6 +148,24 @@ impl<'de> Deserialize<'de> for Span {
     }
 }
 
+#[cfg(feature = "openapi")]
+impl utoipa::PartialSchema for Span {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
+        use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Type};
+        let max = Self::MAX.0.as_secs() as f64;
+        let seconds = ObjectBuilder::new().schema_type(Type::Number).minimum(Some(0.0)).maximum(Some(max));
+        let text = ObjectBuilder::new()
+            .schema_type(Type::String)
+            .pattern(Some(r"^([0-9]+\.?[0-9]*|\.[0-9]+)(ms|s|m|h|d)$"))
+            .examples(["30s"]);
+        let description = "Seconds, or a text with a unit: 250ms, 30s, 5m, 2h, 5d. At most a year.";
+        OneOfBuilder::new().item(seconds).item(text).description(Some(description)).into()
+    }
+}
+
+#[cfg(feature = "openapi")]
+impl utoipa::ToSchema for Span {}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -100,3 +100,24 @@ async fn every_answer_that_is_documented_has_a_schema() {
         }
     }
 }
+
+#[tokio::test]
+async fn the_document_says_what_is_sent_and_what_is_needed() {
+    let redrive = Redrive::start().await;
+    let document = redrive.api().get("/openapi.json").await.expect(200);
+    let operation = |path: &str, method: &str| &document["paths"][path][method];
+    let metrics = redrive.api().get("/metrics").await;
+    let sent = metrics.header("content-type").unwrap().split(';').next().unwrap();
+    assert!(operation("/metrics", "get")["responses"]["200"]["content"][sent].is_object(), "{sent}");
+    let not_ready = &operation("/readyz", "get")["responses"]["503"]["content"];
+    assert!(not_ready["application/problem+json"].is_object(), "{not_ready}");
+
+    // A body is needed only where it says something that cannot be left out.
+    let needed = |path: &str| operation(path, "post")["requestBody"]["required"] == true;
+    assert!(needed("/v1/events") && needed("/v1/webhooks"));
+    for path in ["pause", "resume", "enable", "disable", "test", "rotate-secret"] {
+        assert!(!needed(&format!("/v1/webhooks/{{id}}/{path}")), "{path}");
+    }
+    let item = &document["components"]["schemas"]["BatchItem"];
+    assert_eq!(item["oneOf"].as_array().map(Vec::len), Some(2), "taken or refused: {item}");
+}

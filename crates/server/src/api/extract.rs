@@ -1,6 +1,6 @@
 //! What handlers take in: the caller, ids, queries and JSON bodies, each with errors that help.
 
-use std::{marker::PhantomData, str::FromStr, sync::Arc, time::Duration};
+use std::{fmt, marker::PhantomData, str::FromStr, sync::Arc, time::Duration};
 
 use axum::{
     extract::{FromRequest, FromRequestParts, Request},
@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use redrive_core::Invalid;
 use serde::{
     Deserialize, Deserializer,
-    de::{DeserializeOwned, IgnoredAny},
+    de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor, value::MapAccessDeserializer},
 };
 
 use super::{AppState, problem::Problem};
@@ -91,6 +91,43 @@ pub(super) fn nullable<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     value: D,
 ) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(value).map(Some)
+}
+
+/// The same for an object, which must be written as one.
+pub(super) fn nullable_object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    value: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    object(value).map(Some)
+}
+
+/// An object or null. A list of its values in the right order would pass for it otherwise.
+pub(super) fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    value: D,
+) -> Result<Option<T>, D::Error> {
+    let object = Option::<Object<T>>::deserialize(value)?;
+    Ok(object.map(|Object(value)| value))
+}
+
+struct Object<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(value: D) -> Result<Self, D::Error> {
+        value.deserialize_map(ObjectVisitor(PhantomData))
+    }
+}
+
+struct ObjectVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
+    type Value = Object<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<Self::Value, M::Error> {
+        T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+    }
 }
 
 /// An id in the path. One that cannot be an id is an id of nothing.
@@ -190,7 +227,7 @@ impl<T: DeserializeOwned> FromRequest<AppState> for Json<T> {
     }
 }
 
-/// A JSON body that may be left out.
+/// A JSON body that may be left out, or null.
 pub(super) struct OptionalJson<T>(pub T);
 
 impl<T: DeserializeOwned + Default> FromRequest<AppState> for OptionalJson<T> {
@@ -202,7 +239,11 @@ impl<T: DeserializeOwned + Default> FromRequest<AppState> for OptionalJson<T> {
         if empty {
             return Ok(Self(T::default()));
         }
-        Json::from_request(request, app).await.map(|Json(value)| Self(value))
+        let Single(raw) = Single::from_request(request, app).await?;
+        match raw.body.trim_ascii() {
+            b"null" => Ok(Self(T::default())),
+            body => json(body).map(Self),
+        }
     }
 }
 

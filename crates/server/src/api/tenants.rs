@@ -13,7 +13,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     AppState,
-    extract::{Administers, Json, May, OptionalJson, Query, nullable},
+    extract::{Administers, Json, May, OptionalJson, Query, nullable, nullable_object, object},
     page::{Page, Paging},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
@@ -44,7 +44,7 @@ pub(super) struct TenantCreate {
     #[schema(example = "gold")]
     pool: Option<String>,
     /// How fast is sent for it; the server's default if left out.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object")]
     rate_limit: Option<RateLimit>,
     /// Requests at once for it, on each node; the server's default if left out.
     #[serde(default)]
@@ -64,7 +64,7 @@ pub(super) struct TenantChange {
     #[schema(value_type = Option<String>, example = "gold")]
     pool: Option<Option<String>>,
     /// How fast is sent for it; null for the server's default.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "nullable_object")]
     #[schema(value_type = Option<RateLimit>)]
     rate_limit: Option<Option<RateLimit>>,
     /// Requests at once for it, on each node; null for the server's default.
@@ -248,7 +248,7 @@ async fn made_key(app: &AppState, tenant: Option<TenantId>, input: KeyCreate) ->
 /// Make an API key for a tenant
 #[utoipa::path(
     post, path = "/v1/tenants/{id}/api-keys", tag = "tenants", params(("id" = String, Path)),
-    request_body = KeyCreate,
+    request_body = Option<KeyCreate>,
     responses((status = 201, description = "`key` is shown this once", body = KeyView), ChangeProblems),
 )]
 async fn create_key(
@@ -301,7 +301,7 @@ fn key_id(text: &str) -> Result<KeyId, Problem> {
 
 /// Make an admin key
 #[utoipa::path(
-    post, path = "/v1/admin-keys", tag = "tenants", request_body = KeyCreate,
+    post, path = "/v1/admin-keys", tag = "tenants", request_body = Option<KeyCreate>,
     responses((status = 201, description = "`key` is shown this once", body = KeyView), ChangeProblems),
 )]
 async fn create_admin_key(

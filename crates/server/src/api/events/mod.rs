@@ -228,7 +228,7 @@ pub(super) struct ReplayView {
 /// Makes a new round for each webhook. A delivery of the event that is still pending is a conflict.
 #[utoipa::path(
     post, path = "/v1/events/{id}/replay", tag = "events", params(("id" = String, Path), TenantQuery),
-    request_body = ReplayInput,
+    request_body = Option<ReplayInput>,
     responses((status = 202, body = ReplayView), ChangeProblems),
 )]
 async fn replay(

@@ -18,7 +18,7 @@ use utoipa::ToSchema;
 
 use super::view::REDACTED;
 use crate::{
-    api::extract::nullable,
+    api::extract::{nullable, nullable_object, object},
     app::{AppError, webhooks::disabled_by_request},
 };
 
@@ -39,7 +39,7 @@ pub(crate) struct WebhookInput {
     #[schema(value_type = Option<String>)]
     description: Option<Option<String>>,
     /// Who looks after it.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "nullable_object")]
     #[schema(value_type = Option<Owner>)]
     owner: Option<Option<Owner>>,
     /// Short for `owner.id`.
@@ -47,19 +47,20 @@ pub(crate) struct WebhookInput {
     /// What the request body looks like.
     payload_format: Option<PayloadFormat>,
     /// How requests are signed.
+    #[serde(deserialize_with = "object")]
     signature: Option<SignatureConfig>,
     /// Your own signing secret, `whsec_…`; one is made if left out. Only when creating: see rotate-secret.
     pub(super) secret: Option<String>,
     /// When to try again; null for the server's defaults.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "nullable_object")]
     #[schema(value_type = Option<RetryConfig>)]
     retry_config: Option<Option<RetryConfig>>,
     /// When to stop calling an endpoint that fails; null for the server's defaults.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "nullable_object")]
     #[schema(value_type = Option<BreakerConfig>)]
     circuit_breaker_config: Option<Option<BreakerConfig>>,
     /// How fast requests may go; null for the server's default.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "nullable_object")]
     #[schema(value_type = Option<RateLimit>)]
     rate_limit: Option<Option<RateLimit>>,
     /// Which deliveries wait for one another. A change is for deliveries that are made later.

@@ -226,7 +226,6 @@ pub(super) struct RotateInput {
     /// The new secret, `whsec_…`; one is made if left out.
     secret: Option<String>,
     /// How long the old secret still signs, in seconds or as a text such as "24h"; a day if left out.
-    #[schema(value_type = Option<f64>)]
     overlap: Option<Span>,
     /// The tenant to act for; admin keys only.
     tenant_id: Option<String>,
@@ -237,7 +236,7 @@ pub(super) struct RotateInput {
 /// During the overlap every request carries a signature of each live secret.
 #[utoipa::path(
     post, path = "/v1/webhooks/{id}/rotate-secret", tag = "webhooks",
-    params(("id" = String, Path), TenantQuery), request_body = RotateInput,
+    params(("id" = String, Path), TenantQuery), request_body = Option<RotateInput>,
     responses((status = 200, description = "`secret` is shown this once", body = WebhookView), ChangeProblems),
 )]
 async fn rotate_secret(
@@ -272,7 +271,7 @@ pub(super) struct TestInput {
 /// conflict.
 #[utoipa::path(
     post, path = "/v1/webhooks/{id}/test", tag = "webhooks", params(("id" = String, Path), TenantQuery),
-    request_body = TestInput,
+    request_body = Option<TestInput>,
     responses((status = 202, body = PublishedView), ChangeProblems),
 )]
 async fn test(
