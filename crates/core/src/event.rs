@@ -214,6 +214,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+
         #[test]
         fn a_key_that_passes_is_kept_as_it_is_and_fits_a_header(
             key in prop_oneof!["[ -~]{0,260}", "\\PC{0,90}", any::<String>()],

@@ -412,6 +412,19 @@ mod tests {
         }
 
         #[test]
+        fn any_bytes_can_be_signed(body: Vec<u8>, key in proptest::collection::vec(any::<u8>(), 24..=64)) {
+            let secret = Secret::parse(&format!("whsec_{}", STANDARD.encode(&key))).unwrap();
+            prop_assert_eq!(secret.key(), key);
+            let signed = sign(STANDARD_CONFIG, &[&secret], "evt_1", at(), &body);
+            prop_assert_eq!(signed.webhook_signature.len(), 47);
+            prop_assert_eq!(signed.x_webhook_signature.len(), 80);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(5_000))]
+
+        #[test]
         fn whatever_passes_for_a_secret_is_one_and_the_rest_is_not_repeated(
             text in prop_oneof!["(whsec_)?[A-Za-z0-9+/]{20,100}={0,3}", "\\PC{8,80}", any::<String>()],
         ) {
@@ -424,15 +437,6 @@ mod tests {
                     prop_assert!(text.len() < 8 || !refused.to_string().contains(&text));
                 }
             }
-        }
-
-        #[test]
-        fn any_bytes_can_be_signed(body: Vec<u8>, key in proptest::collection::vec(any::<u8>(), 24..=64)) {
-            let secret = Secret::parse(&format!("whsec_{}", STANDARD.encode(&key))).unwrap();
-            prop_assert_eq!(secret.key(), key);
-            let signed = sign(STANDARD_CONFIG, &[&secret], "evt_1", at(), &body);
-            prop_assert_eq!(signed.webhook_signature.len(), 47);
-            prop_assert_eq!(signed.x_webhook_signature.len(), 80);
         }
     }
 
