@@ -19,8 +19,10 @@ pub(super) struct Paging {
     /// The `next_cursor` of the page before.
     pub(super) cursor: Option<String>,
     /// How many to give: 1 to 500, 50 if left out.
+    #[param(minimum = 1, maximum = 500)]
     pub(super) limit: Option<u32>,
     /// How many to leave out first, up to 10,000; a cursor is better.
+    #[param(maximum = 10000)]
     pub(super) offset: Option<u32>,
     /// The tenant to act for; admin keys only.
     pub(super) tenant_id: Option<String>,

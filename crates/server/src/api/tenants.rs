@@ -34,20 +34,21 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 #[serde(deny_unknown_fields)]
 pub(super) struct TenantCreate {
     /// Its name in every call: 1 to 64 of a-z, 0-9, _ and -.
-    #[schema(example = "acme")]
+    #[schema(example = "acme", pattern = "^[a-z0-9][a-z0-9_-]{0,63}$")]
     id: String,
     /// A name for people.
     #[serde(default)]
     name: Option<String>,
     /// The pool of nodes that sends for it: 1 to 64 of a-z, 0-9, _ and -; `default` if left out.
     #[serde(default)]
-    #[schema(example = "gold")]
+    #[schema(example = "gold", pattern = "^[a-z0-9_-]{1,64}$")]
     pool: Option<String>,
     /// How fast is sent for it; the server's default if left out.
     #[serde(default, deserialize_with = "object")]
     rate_limit: Option<RateLimit>,
     /// Requests at once for it, on each node; the server's default if left out.
     #[serde(default)]
+    #[schema(minimum = 1)]
     max_in_flight: Option<u32>,
 }
 
@@ -61,7 +62,7 @@ pub(super) struct TenantChange {
     name: Option<Option<String>>,
     /// The pool of nodes that sends for it; null for `default`.
     #[serde(deserialize_with = "nullable")]
-    #[schema(value_type = Option<String>, example = "gold")]
+    #[schema(value_type = Option<String>, example = "gold", pattern = "^[a-z0-9_-]{1,64}$")]
     pool: Option<Option<String>>,
     /// How fast is sent for it; null for the server's default.
     #[serde(deserialize_with = "nullable_object")]
@@ -69,7 +70,7 @@ pub(super) struct TenantChange {
     rate_limit: Option<Option<RateLimit>>,
     /// Requests at once for it, on each node; null for the server's default.
     #[serde(deserialize_with = "nullable")]
-    #[schema(value_type = Option<u32>)]
+    #[schema(value_type = Option<u32>, minimum = 1)]
     max_in_flight: Option<Option<u32>>,
 }
 

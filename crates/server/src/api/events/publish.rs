@@ -35,7 +35,10 @@ pub(super) const MAX_BATCH: usize = 1_000;
 pub(crate) struct EventInput<'a> {
     /// Its type: segments separated by dots.
     #[serde(borrow)]
-    #[schema(value_type = String, example = "order.created")]
+    #[schema(
+        value_type = String, example = "order.created", max_length = 256,
+        pattern = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$",
+    )]
     event_type: Cow<'a, str>,
     /// The payload: any JSON. It is delivered byte for byte.
     #[serde(borrow)]
@@ -43,15 +46,15 @@ pub(crate) struct EventInput<'a> {
     data: &'a RawValue,
     /// A repeat with the same key gives the first event back. Also as the header `Idempotency-Key`.
     #[serde(borrow, default)]
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, min_length = 1, max_length = 256)]
     idempotency_key: Option<Cow<'a, str>>,
     /// Where it came from.
     #[serde(borrow, default)]
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, max_length = 512)]
     source: Option<Cow<'a, str>>,
     /// What it is about, such as one order.
     #[serde(borrow, default)]
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, max_length = 512)]
     subject: Option<Cow<'a, str>>,
     /// Your own notes; never sent to endpoints.
     #[serde(borrow, default)]
@@ -103,7 +106,7 @@ impl From<Receipt> for PublishedView {
 pub(crate) struct BatchInput<'a> {
     /// 1 to 1,000 events; each is judged alone.
     #[serde(borrow)]
-    #[schema(value_type = Vec<EventInput>)]
+    #[schema(value_type = Vec<EventInput>, min_items = 1, max_items = 1000)]
     events: Vec<&'a RawValue>,
     /// The tenant to act for; admin keys only.
     #[serde(borrow, default)]

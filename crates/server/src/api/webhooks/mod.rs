@@ -92,8 +92,10 @@ pub(super) struct WebhookQuery {
     /// The `next_cursor` of the page before.
     cursor: Option<String>,
     /// How many to look at: 1 to 500, 50 if left out.
+    #[param(minimum = 1, maximum = 500)]
     limit: Option<u32>,
     /// How many to leave out first, up to 10,000; a cursor is better.
+    #[param(maximum = 10000)]
     offset: Option<u32>,
     /// The tenant to act for; admin keys only.
     tenant_id: Option<String>,
@@ -224,6 +226,7 @@ async fn delete(
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RotateInput {
     /// The new secret, `whsec_…`; one is made if left out.
+    #[schema(pattern = "^whsec_[A-Za-z0-9+/]{32,86}={0,2}$")]
     secret: Option<String>,
     /// How long the old secret still signs, in seconds or as a text such as "24h"; a day if left out.
     overlap: Option<Span>,
