@@ -35,14 +35,14 @@ def one_of(kind, number):
 
 def real_path(case, number):
     parameters = case.path_parameters or {}
-    kind = case.path.split("/")[2:3]
+    kind = "".join(case.path.split("/")[2:3])
     if "delivery_id" in parameters:
         # A delivery goes with its webhook.
         parameters["id"], parameters["delivery_id"] = one_of("pairs", number)
-    elif "id" in parameters:
-        parameters["id"] = one_of(*kind, number)
+    elif "id" in parameters and kind in THINGS:
+        parameters["id"] = one_of(kind, number)
     if "key_id" in parameters:
-        parameters["key_id"] = one_of("keys" if kind == ["tenants"] else "admin-keys", number)
+        parameters["key_id"] = one_of("keys" if kind == "tenants" else "admin-keys", number)
 
 
 def real_query(case, number):

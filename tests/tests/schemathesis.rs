@@ -34,11 +34,25 @@ async fn every_answer_is_documented() {
     let (passed, report) = asked.await.unwrap();
     println!("{report}");
     assert!(passed, "Schemathesis found something; its report is above");
-    let tally = serde_json::from_slice(&std::fs::read(data.path().join("tally.json")).unwrap()).unwrap();
+    let tally: Value =
+        serde_json::from_slice(&std::fs::read(data.path().join("tally.json")).unwrap()).unwrap();
     let (made, dull) = judged(&tally);
     println!("{made} requests to {} operations", tally.as_object().unwrap().len());
     assert!(made >= cases, "{made} requests were made, and {cases} wanted");
     assert_eq!(dull, Vec::<String>::new(), "these operations never succeeded: {tally:#}");
+    let document = redrive.api().get("/openapi.json").await.expect(200);
+    let items = document["paths"].as_object().unwrap().values();
+    let operations: usize = items.map(|item| item.as_object().unwrap().len()).sum();
+    assert_eq!(tally.as_object().unwrap().len(), operations, "some operations were never asked");
+    assert_eq!(sent(&redrive.api()).await, 0, "requests went to URLs that were made up");
+}
+
+/// How many requests this server has sent to webhooks.
+async fn sent(api: &Api) -> u64 {
+    let metrics = api.get("/metrics").await;
+    let metrics = String::from_utf8_lossy(&metrics.body);
+    let count = metrics.lines().find_map(|line| line.strip_prefix("webhook_dispatch_latency_seconds_count "));
+    count.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("no count of requests: {metrics}"))
 }
 
 /// How many requests were made, and the operations that refused all of theirs.
@@ -101,6 +115,7 @@ async fn things(home: &Path) -> Value {
     let dead = WEBHOOKS * 3 / 4;
     let all_over = |page: &Value| page["data"].as_array().unwrap().len() == dead;
     api.eventually("dead deliveries", "/v1/dlq?limit=500", all_over).await;
+    assert!(sent(&api).await >= dead as u64, "requests are counted");
     api.post("/v1/tenants", json!({"id": "acme"})).await.expect(201);
     let deliveries = entries(&api.get("/v1/deliveries?limit=500").await.expect(200));
     let pair = |delivery: &Value| json!([delivery["webhook_id"], delivery["id"]]);
