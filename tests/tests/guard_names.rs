@@ -113,6 +113,7 @@ async fn a_name_that_changes_between_look_ups_reaches_only_what_was_checked() {
             match way.call(&api, &named.url("turn.test"), 1).await {
                 Called::Reached => reached += 1,
                 Called::NotTaken(said) => panic!("{said}"),
+                Called::NotVerified(_) => refused += 1,
                 Called::Failed(_, attempts) => {
                     refused += 1;
                     assert!(attempts.iter().all(|attempt| attempt["connect_ms"] == Value::Null));

@@ -214,6 +214,21 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+        #[test]
+        fn a_key_that_passes_is_kept_as_it_is_and_fits_a_header(
+            key in prop_oneof!["[ -~]{0,260}", "\\PC{0,90}", any::<String>()],
+        ) {
+            let mut event = event();
+            event.idempotency_key = Some(key.as_str().into());
+            if event.validate().is_ok() {
+                prop_assert_eq!(event.key(), key.as_str());
+                prop_assert!((1..=MAX_IDEMPOTENCY_KEY).contains(&key.len()));
+                prop_assert!(!key.chars().any(char::is_control));
+            }
+        }
+
         #[test]
         fn the_envelope_is_json_whatever_the_texts_are(source in "\\PC{0,40}", subject in ".{0,40}") {
             let mut event = event();

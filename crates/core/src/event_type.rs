@@ -139,6 +139,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(5_000))]
+
         #[test]
         fn a_name_matches_itself_its_prefixes_and_nothing_beside(
             segments in proptest::collection::vec("[a-z0-9_-]{1,8}", 1..6), cut in 1usize..6,
@@ -150,6 +152,23 @@ mod tests {
             let prefix = Pattern::parse(&format!("{}.*", segments[..cut].join("."))).unwrap();
             prop_assert_eq!(prefix.matches(&name), cut < segments.len());
             prop_assert_eq!(Pattern::parse(&prefix.to_string()).unwrap(), prefix);
+        }
+
+        #[test]
+        fn no_text_breaks_a_pattern_and_what_passes_reads_as_it_was_written(
+            text in prop_oneof!["[a-c.*_-]{0,12}", "\\PC{0,20}", any::<String>()], name in "[a-c.*]{0,12}",
+        ) {
+            if let Ok(pattern) = Pattern::parse(&text) {
+                prop_assert_eq!(pattern.to_string(), text.as_str());
+                // A pattern means names alone, and means them as it is written.
+                let means = match text.strip_suffix('*') {
+                    Some(prefix) => name.starts_with(prefix) && name.len() > prefix.len(),
+                    None => name == text,
+                };
+                prop_assert!(validate(&name).is_err() || pattern.matches(&name) == means);
+            }
+            let exact = Pattern::parse(&text) == Ok(Pattern::Exact(text.as_str().into()));
+            prop_assert_eq!(validate(&text).is_ok(), exact);
         }
     }
 }

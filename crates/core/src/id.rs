@@ -123,6 +123,8 @@ typed_id!(
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -145,5 +147,27 @@ mod tests {
         assert!(format!("evt_{{{hex}}}").parse::<EventId>().is_err());
         let error = "evt_x".parse::<EventId>().unwrap_err().to_string();
         assert_eq!(error, "expected an id of the form evt_<32 hex digits>");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(5_000))]
+
+        #[test]
+        fn no_text_breaks_an_id_and_what_passes_is_its_only_spelling_but_for_case(
+            text in prop_oneof!["(wh|evt|dlv)_[0-9a-fA-F{}-]{30,40}", "evt_[0-9a-fA-F]{32}", any::<String>()],
+        ) {
+            if let Ok(id) = text.parse::<EventId>() {
+                prop_assert_eq!(id.to_string(), text.to_ascii_lowercase());
+                prop_assert!(id.time() <= Time::FOREVER);
+                prop_assert!(text.parse::<WebhookId>().is_err());
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_an_id(bytes: [u8; 16]) {
+            let id = DeliveryId::from_bytes(bytes);
+            prop_assert_eq!(id.to_string().parse(), Ok(id));
+            prop_assert_eq!(id.as_bytes(), &bytes);
+        }
     }
 }

@@ -28,9 +28,11 @@ const DISORDER_MS: i64 = 1000;
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RateLimit {
     /// How many requests a minute may go in the long run.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 6000000))]
     pub requests_per_minute: u32,
     /// How many may go at once after a pause; one second's worth, and at least one, when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000000))]
     pub burst: Option<u32>,
 }
 

@@ -334,11 +334,29 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+
         #[test]
         fn every_answer_has_a_meaning(code in any::<u16>(), value in "\\PC*", millis in any::<i64>()) {
             let answer = Answer::Status { code, retry_after: Some(&value) };
             let verdict = classify(&answer, &RetryPolicy::default(), Time::from_millis(millis));
             prop_assert_eq!(verdict == Verdict::Success, (200..300).contains(&code));
+        }
+
+        #[test]
+        fn nobody_can_ask_for_more_than_a_year(
+            value in prop_oneof![
+                "[0-9]{1,40}",
+                "(Mon|Tue|Sun), [0-3][0-9] (Jan|Feb|Dec) [0-9]{4} [0-2][0-9]:[0-6][0-9]:[0-6][0-9] GMT",
+                "(Monday|Friday), [0-3][0-9]-(Mar|Nov)-[0-9]{2} [0-2][0-9]:[0-6][0-9]:[0-6][0-9] GMT",
+                any::<String>(),
+            ],
+            millis: i64,
+        ) {
+            let wait = parse_retry_after(&value, Time::from_millis(millis));
+            prop_assert!(wait.is_none_or(|wait| wait <= Span::MAX.get()), "{:?}", wait);
+            let digits = !value.is_empty() && value.bytes().all(|c| c.is_ascii_digit());
+            prop_assert!(wait.is_some() || !digits, "a number is always a wait");
         }
 
         #[test]

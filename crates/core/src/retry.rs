@@ -175,29 +175,36 @@ pub struct RetryConfig {
     /// (`250ms`, `30s`, `5m`, `2h`, `5d`). Its length is the number of attempts. Not together with
     /// `base_delay_ms`, `backoff_multiplier` or `max_attempts`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<f64>>))]
+    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 50))]
     pub schedule: Option<Vec<Span>>,
     /// Exponential backoff: the wait before the first retry, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 86400000))]
     pub base_delay_ms: Option<u64>,
     /// Exponential backoff: what each further wait is multiplied by.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1.0, maximum = 10.0))]
     pub backoff_multiplier: Option<f64>,
     /// Exponential backoff: how many attempts are made in all.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 50))]
     pub max_attempts: Option<u32>,
     /// The cap on exponential waits and on what `Retry-After` may ask for, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 604800000))]
     pub max_delay_ms: Option<u64>,
     /// The share of a wait by which chance lengthens or shortens it, such as 0.1.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0.0, maximum = 0.5))]
     pub jitter: Option<f64>,
     /// How long the first attempt may take, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 100, maximum = 120000))]
     pub timeout_ms: Option<u64>,
     /// What the timeout is multiplied by from one attempt to the next; it grows to at most three times
     /// its first value.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1.0, maximum = 3.0))]
     pub timeout_growth_factor: Option<f64>,
     /// `all` tries everything but 2xx again; `default` heeds `permanent_status_codes`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -207,7 +214,6 @@ pub struct RetryConfig {
     pub permanent_status_codes: Option<Vec<u16>>,
     /// How long after its creation a delivery is given up on, in seconds or as a text with a unit (`5d`).
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
     pub give_up_after: Option<Span>,
 }
 

@@ -508,6 +508,25 @@ mod tests {
         }
     }
 
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(5_000))]
+
+        #[test]
+        fn whatever_passes_for_a_secret_is_one_and_the_rest_is_not_repeated(
+            text in prop_oneof!["(whsec_)?[A-Za-z0-9+/]{20,100}={0,3}", "\\PC{8,80}", any::<String>()],
+        ) {
+            match Secret::parse(&text) {
+                Ok(secret) => {
+                    prop_assert!(LENGTHS.contains(&secret.key().len()));
+                    prop_assert_eq!(Secret::parse(&secret.reveal()), Ok(secret));
+                }
+                Err(refused) => {
+                    prop_assert!(text.len() < 8 || !refused.to_string().contains(&text));
+                }
+            }
+        }
+    }
+
     #[test]
     fn a_rotation_keeps_the_old_secrets_for_the_overlap_and_no_longer() {
         let (now, hour) = (Time::from_secs(1_000_000), Duration::from_secs(3600));

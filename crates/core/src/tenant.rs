@@ -148,6 +148,8 @@ impl From<TenantId> for String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -157,6 +159,22 @@ mod tests {
         }
         for bad in ["", "-a", "Acme", "a b", "a/b", "ä", &"x".repeat(65)] {
             assert!(TenantId::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(5_000))]
+
+        #[test]
+        fn no_text_breaks_a_name_and_what_passes_needs_no_quoting(
+            text in prop_oneof!["[a-zA-Z0-9_-]{0,70}", "[a-z0-9_-]{1,60}\\PC?", any::<String>()],
+        ) {
+            if let Ok(id) = TenantId::parse(&text) {
+                prop_assert_eq!(id.as_str(), text.as_str());
+                prop_assert!((1..=64).contains(&text.len()));
+                prop_assert!(text.bytes().all(|c| matches!(c, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-')));
+                prop_assert!(check_pool(&text).is_ok(), "what names a tenant may name a pool");
+            }
         }
     }
 }

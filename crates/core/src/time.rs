@@ -148,8 +148,28 @@ impl<'de> Deserialize<'de> for Span {
     }
 }
 
+#[cfg(feature = "openapi")]
+impl utoipa::PartialSchema for Span {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
+        use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Type};
+        let max = Self::MAX.0.as_secs() as f64;
+        let seconds = ObjectBuilder::new().schema_type(Type::Number).minimum(Some(0.0)).maximum(Some(max));
+        let text = ObjectBuilder::new()
+            .schema_type(Type::String)
+            .pattern(Some(r"^([0-9]+\.?[0-9]*|\.[0-9]+)(ms|s|m|h|d)$"))
+            .examples(["30s"]);
+        let description = "Seconds, or a text with a unit: 250ms, 30s, 5m, 2h, 5d. At most a year.";
+        OneOfBuilder::new().item(seconds).item(text).description(Some(description)).into()
+    }
+}
+
+#[cfg(feature = "openapi")]
+impl utoipa::ToSchema for Span {}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -182,5 +202,50 @@ mod tests {
         assert_eq!(late, Time::FOREVER);
         assert_eq!(Time::FOREVER.millis(), jiff::Timestamp::MAX.as_millisecond());
         assert_eq!(Time::from_millis(5).since(Time::from_millis(9)), Duration::ZERO);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(5_000))]
+
+        #[test]
+        fn no_text_breaks_a_span_and_what_passes_is_read_back_as_it_is_shown(
+            text in prop_oneof!["[0-9.]{0,12}(ms|s|m|h|d|y)?", "\\PC{0,10}", any::<String>()],
+        ) {
+            if let Some(span) = Span::parse(&text) {
+                prop_assert!(span <= Span::MAX);
+                let shown = serde_json::to_string(&span).unwrap();
+                prop_assert_eq!(serde_json::from_str::<Span>(&shown).unwrap(), span);
+            }
+        }
+
+        #[test]
+        fn a_number_of_seconds_is_that_long_or_refused(seconds in prop_oneof![any::<f64>(), -1.0..4e7]) {
+            // JSON has no infinity, and what is none is null there.
+            let read = serde_json::from_value::<Span>(serde_json::json!(seconds)).ok();
+            let fits = (0.0..=Span::MAX.get().as_secs_f64()).contains(&seconds);
+            prop_assert_eq!(read.is_some(), fits);
+            if let Some(span) = read {
+                prop_assert!((span.get().as_secs_f64() - seconds).abs() <= 0.0005 + f64::EPSILON * seconds);
+            }
+        }
+
+        #[test]
+        fn no_text_breaks_a_time_and_what_passes_is_read_back_as_it_is_shown(
+            text in prop_oneof![
+                "[0-9]{4}-[01][0-9]-[0-3][0-9][Tt ][0-2][0-9]:[0-6][0-9]:[0-6][0-9](\\.[0-9]{1,12})?(Z|[+-][0-2][0-9]:?[0-9]{2})",
+                "-?[0-9]{1,7}-\\PC{0,20}", any::<String>(),
+            ],
+        ) {
+            if let Some(time) = Time::parse(&text) {
+                prop_assert!((Time::default()..=Time::FOREVER).contains(&time));
+                prop_assert_eq!(Time::parse(&time.to_string()), Some(time));
+            }
+        }
+
+        #[test]
+        fn every_number_is_a_time_that_can_be_shown(millis: i64, wait: u64) {
+            let time = Time::from_millis(millis) + Duration::from_millis(wait);
+            prop_assert_eq!(Time::parse(&time.to_string()), Some(time));
+        }
     }
 }

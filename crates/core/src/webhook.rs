@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use http::{HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize};
-use url::Url;
+use url::{Host, Url};
 
 use crate::{
     breaker::BreakerConfig,
@@ -307,6 +307,11 @@ pub fn validate_url(text: &str, rules: &UrlRules) -> Result<(), Invalid> {
     }
     if url.host_str().is_none_or(str::is_empty) || url.port() == Some(0) {
         return refuse("needs a host, and a port other than 0 if it names one");
+    }
+    if let Some(Host::Domain(name)) = url.host()
+        && !name.bytes().all(|c| c.is_ascii_alphanumeric() || b"-_.".contains(&c))
+    {
+        return refuse("names a host with a character that no host name can have");
     }
     validate_reach(&url, &rules.reach)
 }

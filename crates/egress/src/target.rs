@@ -41,6 +41,9 @@ impl Target {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use redrive_core::webhook::{UrlRules, validate_url};
+
     use super::*;
 
     fn canonical(url: &str) -> String {
@@ -91,6 +94,51 @@ mod tests {
             ("http://a.example/#part", BadTarget::Fragment),
         ] {
             assert_eq!(Target::parse(url).unwrap_err(), why, "{url}");
+        }
+    }
+
+    /// Hosts in every spelling, and what is nearly one.
+    fn any_host() -> impl Strategy<Value = String> {
+        prop_oneof![
+            "[a-z0-9-]{1,10}(\\.[a-z0-9-]{1,10}){0,2}\\.?",
+            "[0-9a-fx.]{1,20}",
+            "\\[[0-9a-f:.]{2,30}\\]",
+            "[0-9\u{ff10}-\u{ff19}。.%]{1,12}",
+            "\\PC{1,10}",
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(5_000))]
+
+        #[test]
+        fn what_a_webhook_may_have_goes_where_it_says(
+            scheme in "https?|HTTP", host in any_host(), port in "(:[0-9]{0,5})?", rest in "([/?]\\PC{0,20}){0,2}",
+        ) {
+            let text = format!("{scheme}://{host}{port}{rest}");
+            if validate_url(&text, &UrlRules { allow_http: true, ..UrlRules::default() }).is_ok() {
+                let url = Url::parse(&text).unwrap();
+                let target = Target::parse(&text);
+                prop_assert!(target.is_ok(), "it was accepted and cannot be sent to: {}", url);
+                let uri = target.unwrap().uri;
+                prop_assert_eq!(uri.host(), url.host_str());
+                let default = if url.scheme() == "https" { 443 } else { 80 };
+                prop_assert_eq!(uri.port_u16().unwrap_or(default), url.port_or_known_default().unwrap());
+                prop_assert_eq!(uri.scheme_str(), Some(url.scheme()));
+                prop_assert_eq!(uri.path(), url.path());
+                prop_assert_eq!(uri.query(), url.query());
+                prop_assert!(!uri.authority().unwrap().as_str().contains('@'));
+            }
+        }
+
+        #[test]
+        fn no_text_breaks_it_and_what_is_canonical_stays_so(text in any::<String>(), host in any_host()) {
+            for text in [text.clone(), format!("http://{host}{text}")] {
+                if let Ok(target) = Target::parse(&text) {
+                    let again = Target::parse(&target.uri.to_string()).unwrap();
+                    prop_assert_eq!((&again.uri, &again.host), (&target.uri, &target.host));
+                }
+            }
         }
     }
 }

@@ -418,3 +418,31 @@ async fn keys_made_while_others_are_revoked_all_work() {
         assert_eq!(admin.with_key(&key).get("/v1/events").await.status, 200);
     }
 }
+
+#[tokio::test]
+async fn a_list_is_no_object_and_null_is_no_body() {
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let webhook = json!({"url": "http://127.0.0.1:9/", "events": ["a.b"]});
+    for (field, list) in [
+        ("owner", json!(["id", "a@example.com"])),
+        ("signature", json!(["standard", "timestamped"])),
+        ("retry_config", json!([[1]])),
+        ("circuit_breaker_config", json!([true])),
+        ("rate_limit", json!([60, 1])),
+    ] {
+        let mut body = webhook.clone();
+        body[field] = list;
+        refused(&api.post("/v1/webhooks", &body).await, 400, "invalid_field", "an object");
+        assert_eq!(api.post("/v1/webhooks", &body).await.json()["field"], field);
+    }
+    let tenant = json!({"id": "acme", "rate_limit": [60, 1]});
+    refused(&api.post("/v1/tenants", &tenant).await, 400, "invalid_field", "an object");
+    refused(&api.post("/v1/webhooks", Value::Null).await, 400, "invalid_body", "null");
+
+    // Where a body may be left out, null leaves it out.
+    let id = api.post("/v1/webhooks", &webhook).await.expect(201)["id"].clone();
+    let pause = format!("/v1/webhooks/{}/pause", id.as_str().unwrap());
+    assert_eq!(api.post(&pause, Value::Null).await.expect(200)["state"], "paused");
+    refused(&api.post(&pause, json!([])).await, 400, "invalid_body", "must be a JSON object");
+}

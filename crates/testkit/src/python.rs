@@ -29,20 +29,23 @@ fn environment(target: &Path, packages: &[&str]) -> PathBuf {
     let lock = File::create(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     lock.lock().unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     if !ready.exists() {
-        run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&home));
+        run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&home), NO_VENV);
         if !packages.is_empty() {
             let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-            run(Command::new(&python).args(pip).args(packages));
+            run(Command::new(&python).args(pip).args(packages), NO_PACKAGES);
         }
         fs::write(&ready, packages.join("\n")).expect("a fresh environment can be written to");
     }
     python
 }
 
-fn run(command: &mut Command) {
+const NO_VENV: &str = "if Python cannot make environments here, run: apt-get install python3-venv";
+const NO_PACKAGES: &str = "pip must reach a package index, or have one set up: see `pip config list`";
+
+/// Runs a command, and panics with what it said and how to mend it if it fails.
+fn run(command: &mut Command, mend: &str) {
     let words: Vec<_> = std::iter::once(command.get_program()).chain(command.get_args()).collect();
     let line = words.join(OsStr::new(" ")).display().to_string();
-    let mend = "if Python cannot make environments here, run: apt-get install python3-venv";
     let output = command.output().unwrap_or_else(|error| panic!("`{line}` did not start: {error}; {mend}"));
     assert!(
         output.status.success(),
@@ -81,6 +84,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "apt-get install python3-venv")]
     fn a_failure_is_told_with_its_remedy() {
-        run(Command::new("python3").args(["-c", "raise SystemExit(1)"]));
+        run(Command::new("python3").args(["-c", "raise SystemExit(1)"]), NO_VENV);
     }
 }

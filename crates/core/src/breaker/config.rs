@@ -77,21 +77,27 @@ pub struct BreakerConfig {
     pub enabled: Option<bool>,
     /// The calls of this long a time are looked at, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1000, maximum = 3600000))]
     pub window_size_ms: Option<u64>,
     /// With fewer calls than this in the window the circuit does not open.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 10000))]
     pub minimum_throughput: Option<u32>,
     /// It opens when at least this share of the calls in the window failed, in percent.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1.0, maximum = 100.0))]
     pub error_threshold_percentage: Option<f64>,
     /// How long it stays open, in milliseconds; doubled at each failed recovery, up to 24 hours.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1000, maximum = 86400000))]
     pub sleep_window_ms: Option<u64>,
     /// How many probes a half-open circuit lets through.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 100))]
     pub half_open_max_calls: Option<u32>,
     /// The share of probes that must succeed for it to close, such as 0.6.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(exclusive_minimum = 0.0, maximum = 1.0))]
     pub half_open_success_threshold: Option<f64>,
 }
 

@@ -30,6 +30,7 @@ fn urls_are_checked() {
         "https://example.com/a b",
         "https://exa\tmple.com",
         "https://example.com\\@evil.example",
+        "https://exam{ple.com/",
         "https://example.com:0/",
         "https://example.com:99999/",
         "file:///etc/passwd",
@@ -121,12 +122,39 @@ fn only_the_active_and_the_paused_get_events() {
     }
 }
 
+/// Texts that are nearly URLs.
+fn any_url() -> impl Strategy<Value = String> {
+    let scheme = "(https?|HTTPS|ftp)?:?[/\\\\]{0,3}";
+    let user = "([a-z0-9._~%:@\\[\\]-]{0,12}[@:.])?";
+    let host = "\\[?[0-9a-fx:.]{1,16}\\]?|[a-z0-9.-]{1,16}|\\PC{1,6}";
+    let rest = "(:[0-9]{0,6})?([/?#]\\PC{0,12}){0,2}";
+    let near =
+        (scheme, user, host, rest).prop_map(|(scheme, user, host, rest)| scheme + &user + &host + &rest);
+    prop_oneof![3 => near, 1 => "(https?://)?\\PC{0,60}", 1 => any::<String>()]
+}
+
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(5_000))]
+
     #[test]
-    fn no_text_breaks_the_url_check_and_what_passes_has_a_plain_host(text in "(https?://)?\\PC{0,60}") {
+    fn no_text_breaks_the_url_check_and_what_passes_has_a_plain_host(text in any_url()) {
         if validate_url(&text, &http()).is_ok() {
             let url = Url::parse(&text).unwrap();
-            prop_assert!(url.has_host() && url.username().is_empty());
+            prop_assert!(url.host_str().is_some_and(|host| !host.is_empty()), "{}", url);
+            prop_assert!(url.username().is_empty() && url.password().is_none(), "{}", url);
+            prop_assert!(url.fragment().is_none() && url.port() != Some(0), "{}", url);
+            prop_assert_eq!(validate_url(&text, &https()).is_ok(), url.scheme() == "https");
+            // Its canonical form is as good, unless spelling it out made it too long.
+            prop_assert!(url.as_str().len() > MAX_URL || validate_url(url.as_str(), &http()).is_ok(), "{}", url);
+        }
+    }
+
+    #[test]
+    fn headers_that_pass_can_be_sent(name in "[a-zA-Z:_ -]{0,20}|\\PC{0,5}", value in "[ -~]{0,20}|.{0,10}") {
+        if validate_headers(&BTreeMap::from([(name.clone(), Hidden::new(value.clone()))])).is_ok() {
+            let sent = HeaderName::try_from(&name).unwrap();
+            prop_assert!(!OWN_HEADERS.contains(&sent.as_str()), "{}", sent);
+            prop_assert!(!HeaderValue::try_from(&value).unwrap().as_bytes().contains(&b'\n'));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What handlers take in: the caller, ids, queries and JSON bodies, each with errors that help.
 
-use std::{marker::PhantomData, net::IpAddr, str::FromStr, sync::Arc};
+use std::{fmt, marker::PhantomData, net::IpAddr, str::FromStr, sync::Arc};
 
 use axum::{
     extract::{FromRequest, FromRequestParts, Request},
@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use redrive_core::Invalid;
 use serde::{
     Deserialize, Deserializer,
-    de::{DeserializeOwned, IgnoredAny},
+    de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor, value::MapAccessDeserializer},
 };
 
 use super::{AppState, problem::Problem};
@@ -98,6 +98,43 @@ pub(super) fn nullable<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     value: D,
 ) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(value).map(Some)
+}
+
+/// The same for an object, which must be written as one.
+pub(super) fn nullable_object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    value: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    object(value).map(Some)
+}
+
+/// An object or null. A list of its values in the right order would pass for it otherwise.
+pub(super) fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    value: D,
+) -> Result<Option<T>, D::Error> {
+    let object = Option::<Object<T>>::deserialize(value)?;
+    Ok(object.map(|Object(value)| value))
+}
+
+struct Object<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(value: D) -> Result<Self, D::Error> {
+        value.deserialize_map(ObjectVisitor(PhantomData))
+    }
+}
+
+struct ObjectVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
+    type Value = Object<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<Self::Value, M::Error> {
+        T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+    }
 }
 
 /// An id in the path. One that cannot be an id is an id of nothing.
@@ -197,7 +234,7 @@ impl<T: DeserializeOwned> FromRequest<AppState> for Json<T> {
     }
 }
 
-/// A JSON body that may be left out.
+/// A JSON body that may be left out, or null.
 pub(super) struct OptionalJson<T>(pub T);
 
 impl<T: DeserializeOwned + Default> FromRequest<AppState> for OptionalJson<T> {
@@ -209,7 +246,11 @@ impl<T: DeserializeOwned + Default> FromRequest<AppState> for OptionalJson<T> {
         if empty {
             return Ok(Self(T::default()));
         }
-        Json::from_request(request, app).await.map(|Json(value)| Self(value))
+        let Single(raw) = Single::from_request(request, app).await?;
+        match raw.body.trim_ascii() {
+            b"null" => Ok(Self(T::default())),
+            body => json(body).map(Self),
+        }
     }
 }
 
@@ -304,4 +345,67 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), Problem> {
 fn too_large(most: usize) -> Problem {
     let detail = format!("the body is larger than {most} bytes");
     Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use redrive_core::{limiter::RateLimit, time::Span};
+
+    use super::*;
+
+    #[derive(Debug, Default, Deserialize)]
+    #[serde(deny_unknown_fields, default)]
+    struct Input {
+        #[serde(deserialize_with = "nullable")]
+        name: Option<Option<String>>,
+        #[serde(deserialize_with = "nullable_object")]
+        rate_limit: Option<Option<RateLimit>>,
+        spans: Option<Vec<Span>>,
+    }
+
+    /// JSON that is nearly what is wanted, cut off somewhere or not.
+    fn any_body() -> impl Strategy<Value = Vec<u8>> {
+        let value = "null|-?[0-9]{1,22}(\\.[0-9]{1,3})?(e[0-9]{1,3})?|\"\\PC{0,6}\"|\\[[0-9, ]{0,8}\\]|\\{\\}|\
+                     \\{\"(requests_per_minute|burst)\": ?[0-9]{1,12}\\}";
+        let field = (proptest::sample::select(&["name", "rate_limit", "spans", "é`: x"]), value)
+            .prop_map(|(name, value)| format!("\"{name}\": {value}"));
+        let body = (proptest::collection::vec(field, 0..3), 0..80usize).prop_map(|(fields, most)| {
+            let mut body = format!("{{{}}}", fields.join(",")).into_bytes();
+            body.truncate(most);
+            body
+        });
+        prop_oneof![3 => body, 1 => any::<Vec<u8>>(), 1 => any::<String>().prop_map(String::into_bytes)]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(5_000))]
+
+        #[test]
+        fn whatever_the_body_is_it_is_read_or_refused_in_words(body in any_body()) {
+            match json::<Input>(&body) {
+                Ok(_) => {
+                    let value: serde_json::Value = serde_json::from_slice(&body).unwrap();
+                    prop_assert!(value.is_object());
+                    let limit = value.get("rate_limit");
+                    prop_assert!(limit.is_none_or(|limit| limit.is_object() || limit.is_null()), "{}", value);
+                }
+                Err(problem) => {
+                    prop_assert_eq!(problem.status, 400);
+                    prop_assert!(!problem.detail.is_empty() && !problem.code.is_empty());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn null_is_told_from_what_is_left_out() {
+        let read = |body: &str| json::<Input>(body.as_bytes()).unwrap();
+        assert_eq!((read("{}").name, read("{}").rate_limit), (None, None));
+        let cleared = read(r#"{"name": null, "rate_limit": null}"#);
+        assert_eq!((cleared.name, cleared.rate_limit), (Some(None), Some(None)));
+        let set = read(r#"{"rate_limit": {"requests_per_minute": 5}, "spans": ["1s"]}"#);
+        assert_eq!(set.rate_limit, Some(Some(RateLimit::per_minute(5))));
+        assert_eq!(set.spans, Some(vec![Span::secs(1)]));
+    }
 }

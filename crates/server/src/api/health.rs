@@ -29,7 +29,7 @@ async fn healthz() -> &'static str {
     get, path = "/readyz", tag = "health", security(()),
     responses(
         (status = 200, description = "Yes", body = String, content_type = "text/plain"),
-        (status = 503, description = "Not now", body = Problem),
+        (status = 503, description = "Not now", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn readyz(State(app): State<AppState>) -> Result<&'static str, Problem> {
@@ -46,7 +46,9 @@ async fn readyz(State(app): State<AppState>) -> Result<&'static str, Problem> {
 /// Figures for Prometheus
 #[utoipa::path(
     get, path = "/metrics", tag = "health", security(()),
-    responses((status = 200, description = "OpenMetrics text", body = String, content_type = "text/plain")),
+    responses(
+        (status = 200, description = "OpenMetrics text", body = String, content_type = "application/openmetrics-text"),
+    ),
 )]
 async fn metrics(State(app): State<AppState>) -> Response {
     let text = app.metrics_text().await;

@@ -19,8 +19,10 @@ pub(super) struct Paging {
     /// The `next_cursor` of the page before.
     pub(super) cursor: Option<String>,
     /// How many to give: 1 to 500, 50 if left out.
+    #[param(minimum = 1, maximum = 500)]
     pub(super) limit: Option<u32>,
     /// How many to leave out first, up to 10,000; a cursor is better.
+    #[param(maximum = 10000)]
     pub(super) offset: Option<u32>,
     /// The tenant to act for; admin keys only.
     pub(super) tenant_id: Option<String>,
@@ -122,5 +124,69 @@ impl Paging {
         rows.truncate(limit);
         let next_cursor = rows.last().filter(|_| more).map(|last| cursor(last).write());
         Page { data: rows.into_iter().map(view).collect(), next_cursor }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Debug;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Whether a text that passes for a cursor reads as the same one when it is written again.
+    fn is_steady<C: Cursor + PartialEq + Debug>(text: &str) -> bool {
+        C::read(text).is_none_or(|cursor| C::read(&cursor.write()) == Some(cursor))
+    }
+
+    fn request<C: Cursor>(
+        cursor: Option<&str>,
+        limit: Option<u32>,
+        offset: Option<u32>,
+    ) -> Option<PageRequest<C>> {
+        let paging = Paging { cursor: cursor.map(str::to_owned), limit, offset, tenant_id: None };
+        paging.request().ok()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(3_000))]
+
+        #[test]
+        fn no_text_breaks_a_cursor(
+            text in prop_oneof![
+                "(wh|evt|dlv|key)_[0-9a-fA-F]{32}(\\.(dlv|evt)_[0-9a-f]{32})?", "\\PC{0,80}", any::<String>(),
+            ],
+        ) {
+            prop_assert!(is_steady::<WebhookId>(&text) && is_steady::<EventId>(&text));
+            prop_assert!(is_steady::<DeliveryId>(&text) && is_steady::<KeyId>(&text));
+            prop_assert!(is_steady::<TenantId>(&text) && is_steady::<DeliveryCursor>(&text));
+            // What is no cursor of a listing is refused, never taken for its beginning.
+            let asked = request::<DeliveryCursor>(Some(&text), None, None);
+            prop_assert_eq!(asked.map(|asked| asked.after), DeliveryCursor::read(&text).map(Some));
+        }
+
+        #[test]
+        fn every_cursor_is_read_as_it_was_written(event: [u8; 16], delivery: [u8; 16]) {
+            let (event, delivery) = (EventId::from_bytes(event), DeliveryId::from_bytes(delivery));
+            let cursor = DeliveryCursor { event, delivery };
+            prop_assert_eq!(DeliveryCursor::read(&cursor.write()), Some(cursor));
+            prop_assert_eq!(EventId::read(&event.write()), Some(event));
+        }
+
+        #[test]
+        fn a_page_is_never_larger_than_allowed(limit in prop_oneof![0..600u32, any::<u32>()], offset: u32, rows in 0..1_200usize) {
+            let paging = Paging { limit: Some(limit), ..Paging::default() };
+            match request::<EventId>(None, Some(limit), Some(offset)) {
+                Some(asked) => {
+                    prop_assert!((1..=MAX_LIMIT).contains(&limit) && offset <= MAX_OFFSET);
+                    let found = rows.min(asked.limit as usize);
+                    let page = paging.page(vec![(); found], |()| EventId::from_bytes([1; 16]), |()| ());
+                    prop_assert!(page.data.len() <= limit as usize);
+                    prop_assert_eq!(page.next_cursor.is_some(), rows > limit as usize);
+                }
+                None => prop_assert!(!(1..=MAX_LIMIT).contains(&limit) || offset > MAX_OFFSET),
+            }
+        }
     }
 }

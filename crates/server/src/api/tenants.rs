@@ -20,7 +20,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     AppState,
-    extract::{Administers, Json, May, OptionalJson, Query, nullable},
+    extract::{Administers, Json, May, OptionalJson, Query, nullable, nullable_object, object},
     page::{Page, Paging},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
@@ -41,20 +41,21 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 #[serde(deny_unknown_fields)]
 pub(super) struct TenantCreate {
     /// Its name in every call: 1 to 64 of a-z, 0-9, _ and -.
-    #[schema(example = "acme")]
+    #[schema(example = "acme", pattern = "^[a-z0-9][a-z0-9_-]{0,63}$")]
     id: String,
     /// A name for people.
     #[serde(default)]
     name: Option<String>,
     /// The pool of nodes that sends for it: 1 to 64 of a-z, 0-9, _ and -; `default` if left out.
     #[serde(default)]
-    #[schema(example = "gold")]
+    #[schema(example = "gold", pattern = "^[a-z0-9_-]{1,64}$")]
     pool: Option<String>,
     /// How fast is sent for it; the server's default if left out.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object")]
     rate_limit: Option<RateLimit>,
     /// Requests at once for it, on each node; the server's default if left out.
     #[serde(default)]
+    #[schema(minimum = 1)]
     max_in_flight: Option<u32>,
     /// How much it may have and do; no limits if left out.
     #[serde(default)]
@@ -71,15 +72,15 @@ pub(super) struct TenantChange {
     name: Option<Option<String>>,
     /// The pool of nodes that sends for it; null for `default`.
     #[serde(deserialize_with = "nullable")]
-    #[schema(value_type = Option<String>, example = "gold")]
+    #[schema(value_type = Option<String>, example = "gold", pattern = "^[a-z0-9_-]{1,64}$")]
     pool: Option<Option<String>>,
     /// How fast is sent for it; null for the server's default.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "nullable_object")]
     #[schema(value_type = Option<RateLimit>)]
     rate_limit: Option<Option<RateLimit>>,
     /// Requests at once for it, on each node; null for the server's default.
     #[serde(deserialize_with = "nullable")]
-    #[schema(value_type = Option<u32>)]
+    #[schema(value_type = Option<u32>, minimum = 1)]
     max_in_flight: Option<Option<u32>>,
     /// How much it may have and do, all of it; null for no limits.
     #[serde(deserialize_with = "nullable")]
@@ -313,7 +314,7 @@ async fn made_key(
 /// Make an API key for a tenant
 #[utoipa::path(
     post, path = "/v1/tenants/{id}/api-keys", tag = "tenants", params(("id" = String, Path)),
-    request_body = KeyCreate,
+    request_body = Option<KeyCreate>,
     responses((status = 201, description = "`key` is shown this once", body = KeyView), ChangeProblems),
 )]
 async fn create_key(
@@ -366,7 +367,7 @@ pub(super) fn key_id(text: &str) -> Result<KeyId, Problem> {
 
 /// Make an admin key
 #[utoipa::path(
-    post, path = "/v1/admin-keys", tag = "tenants", request_body = KeyCreate,
+    post, path = "/v1/admin-keys", tag = "tenants", request_body = Option<KeyCreate>,
     responses((status = 201, description = "`key` is shown this once", body = KeyView), ChangeProblems),
 )]
 async fn create_admin_key(

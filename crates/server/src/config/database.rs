@@ -123,6 +123,10 @@ impl DatabaseUrl {
         if url.fragment().is_some() {
             return Err(unreadable("there is a # in it"));
         }
+        // With a / or a ? in the password, the rest of it would pass for the name of a database.
+        if url.path().contains('@') || url.query().is_some_and(|query| query.contains('@')) {
+            return Err(unreadable("there is an @ behind its host"));
+        }
         let mut password = url.password().map(decoded);
         let mut rest: Vec<(String, String)> = Vec::new();
         for (name, value) in url.query_pairs() {
@@ -243,6 +247,8 @@ impl Database {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn at(url: &str) -> Database {
@@ -290,8 +296,10 @@ mod tests {
             ("me:hunter2@db", "sqlite:PATH or postgres://"),
             ("sqlite:", "names no file"),
             ("postgres://me:hun/ter2@db/x", "%2F for /"),
+            ("postgres://me:1/hunter2@db/x", "an @ behind its host"),
+            ("postgres://me:1?user=hunter2@db/x", "an @ behind its host"),
             ("postgres://me:1#hunter2@db/x", "%23 for #"),
-            ("postgres://me:1?hunter2@db/x", "not known; use only application_name"),
+            ("postgres://me:1?hunter2@db/x", "an @ behind its host"),
             ("postgres://me:hunter2@db/x?connect_timeout=5", "not known; use only application_name"),
             ("postgres://me:hunter2@db/x?sslmode=hunter2", "use disable, prefer, require"),
             ("postgres:///hunter2", "names no host"),
@@ -330,5 +338,20 @@ mod tests {
         assert!(said(|d| d.connect_timeout = Span::secs(0)).starts_with("database.connect_timeout: "));
         assert!(said(|d| d.statement_timeout = Span::secs(301)).starts_with("database.statement_timeout: "));
         assert!(said(|d| d.query_timeout = Span::millis(99)).contains("from 100ms to 5m"));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(5_000))]
+
+        #[test]
+        fn a_password_is_never_shown_however_the_url_is_written(
+            scheme in "postgres(ql)?://|mysql:|", before in "[a-z0-9/?#@:%&=.]{0,8}", after in "[0-9/?#@:%&=.]{0,8}",
+            rest in "@db(:[0-9]{1,5})?(/x)?([?&](password|host|user|dbname)=[a-z]{0,3}){0,2}",
+        ) {
+            let database = at(&format!("{scheme}me:{before}hunter2{after}{rest}"));
+            let said = database.validate().err().map(|error| error.to_string()).unwrap_or_default();
+            let shown = format!("{said} {database:?} {}", serde_json::to_string(&database).unwrap());
+            prop_assert!(!shown.contains("hunter2"), "{}", shown);
+        }
     }
 }

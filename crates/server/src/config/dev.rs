@@ -70,6 +70,8 @@ impl<'de> Deserialize<'de> for Skew {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -89,5 +91,15 @@ mod tests {
             assert_eq!(read(json), None, "{json}");
         }
         assert_eq!(serde_json::to_string(&[Skew(-90_000), Skew(-250)]).unwrap(), "[-90,-0.25]");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_breaks_a_skew(text in prop_oneof!["[+-]{0,2}[0-9.]{0,9}(ms|s|d)?", any::<String>()]) {
+            if let Some(skew) = Skew::parse(&text) {
+                let shown = serde_json::to_string(&skew).unwrap();
+                prop_assert_eq!(serde_json::from_str::<Skew>(&shown).unwrap(), skew);
+            }
+        }
     }
 }

@@ -228,6 +228,7 @@ pub(super) fn parse(
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use redrive_core::Role;
 
     use super::*;
@@ -418,5 +419,48 @@ mod tests {
         assert_eq!(read(Profile::Dev, file, vars, &flags).unwrap().role, Role::All, "flags win");
         let wrong = parse(Profile::Serve, "role = \"boss\"", []).unwrap_err().to_string();
         assert!(wrong.starts_with("role: ") && wrong.ends_with("; write all, api or worker"), "{wrong}");
+    }
+
+    /// A value as somebody might write it, right or wrong.
+    fn any_value() -> impl Strategy<Value = String> {
+        prop_oneof![
+            "-?[0-9]{1,20}(\\.[0-9]{1,3})?|inf|nan|true|false",
+            "\"[0-9]{1,6}(ms|s|m|h|d)\"",
+            "\"(sqlite:|postgres://)?[a-z0-9.:@/?%-]{0,24}\"",
+            "\\[(\"[a-z0-9./]{0,12}\",?){0,3}\\]",
+            "\\{[a-z]{1,4} = [0-9]\\}",
+            "\\PC{0,20}",
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(3_000))]
+
+        #[test]
+        fn whatever_is_written_is_taken_or_refused_by_name(
+            setting in proptest::sample::select(SETTINGS), value in any_value(), dev: bool,
+        ) {
+            let profile = if dev { Profile::Dev } else { Profile::Serve };
+            let names = |error: &ConfigError| match error {
+                ConfigError::Invalid { setting: named, .. } => setting.key.starts_with(named.split('[').next().unwrap_or(named)) || named.starts_with(setting.key),
+                ConfigError::Unknown { setting: named } => named.starts_with(setting.key),
+                ConfigError::Syntax(_) => true,
+                ConfigError::File { .. } | ConfigError::SecretFile { .. } => false,
+            };
+            let by_file = parse(profile, &format!("{} = {value}", setting.key), []);
+            let by_env = parse(profile, "", env(&[(&env_name(setting.key), &value)]));
+            for read in [by_file, by_env] {
+                match read.and_then(|config| config.validate(profile).map(|()| config)) {
+                    // What was checked can be used.
+                    Ok(config) => prop_assert!(config.engine_settings().is_ok() && config.retry_policy().is_ok()),
+                    Err(error) => prop_assert!(names(&error), "{} = {}: {}", setting.key, value, error),
+                }
+            }
+        }
+
+        #[test]
+        fn no_file_breaks_it(text in prop_oneof!["([a-z.\\[\\]= \"0-9\n]{0,12}){0,6}", any::<String>()]) {
+            let _ = parse(Profile::Serve, &text, []).map(|config| config.validate(Profile::Serve));
+        }
     }
 }

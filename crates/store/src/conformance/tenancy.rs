@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use redrive_core::{KeyId, TenantId, limiter::RateLimit, tenant::TenantRules};
+use redrive_core::{
+    KeyId, TenantId,
+    limiter::RateLimit,
+    tenant::{TenantQuotas, TenantRules},
+};
 
 use super::{Bench, at, page};
 use crate::{ApiKey, PageRequest, Tenant};
@@ -56,6 +60,7 @@ pub async fn a_tenant_is_made_once(bench: &Arc<Bench>) {
         pool: Some("slow".into()),
         rate_limit: Some(RateLimit { requests_per_minute: 60, burst: None }),
         max_in_flight: Some(3),
+        quotas: TenantQuotas { max_webhooks: Some(4), max_events_per_day: None, max_payload_bytes: Some(9) },
     };
     let tenant = Tenant { id: id.clone(), name: None, rules, created_at: at(7) };
     assert!(bench.store().create_tenant(tenant.clone()).await.unwrap());

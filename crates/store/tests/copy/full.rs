@@ -69,6 +69,7 @@ async fn tenants(bench: &Bench) {
         pool: Some("eu".into()),
         rate_limit: Some(RateLimit { requests_per_minute: 60, burst: Some(5) }),
         max_in_flight: Some(3),
+        ..TenantRules::default()
     };
     let id = TenantId::parse("globex").unwrap();
     store.create_tenant(Tenant { id: id.clone(), name: None, rules, created_at: at(7) }).await.unwrap();

@@ -61,8 +61,10 @@ pub(super) struct DeliveryQuery {
     /// The `next_cursor` of the page before.
     cursor: Option<String>,
     /// How many to give: 1 to 500, 50 if left out.
+    #[param(minimum = 1, maximum = 500)]
     limit: Option<u32>,
     /// How many to leave out first, up to 10,000; a cursor is better.
+    #[param(maximum = 10000)]
     offset: Option<u32>,
     /// The tenant to act for; admin keys only.
     pub(super) tenant_id: Option<String>,
@@ -224,7 +226,7 @@ impl From<Seen> for RetryView {
 /// A pending one is due now. One that is over is delivered in a new round.
 #[utoipa::path(
     post, path = "/v1/deliveries/{id}/retry", tag = "deliveries", params(("id" = String, Path), TenantQuery),
-    request_body = RetryInput,
+    request_body = Option<RetryInput>,
     responses((status = 202, body = RetryView), ChangeProblems),
 )]
 async fn retry(
@@ -242,7 +244,7 @@ async fn retry(
 /// Retry a webhook's delivery
 #[utoipa::path(
     post, path = "/v1/webhooks/{id}/deliveries/{delivery_id}/retry", tag = "deliveries",
-    params(("id" = String, Path), ("delivery_id" = String, Path), TenantQuery), request_body = RetryInput,
+    params(("id" = String, Path), ("delivery_id" = String, Path), TenantQuery), request_body = Option<RetryInput>,
     responses((status = 202, body = RetryView), ChangeProblems),
 )]
 async fn retry_of_webhook(
@@ -265,7 +267,7 @@ async fn retry_of_webhook(
 /// A request that is under way is let finish: if it succeeds, the delivery is delivered.
 #[utoipa::path(
     post, path = "/v1/deliveries/{id}/cancel", tag = "deliveries", params(("id" = String, Path), TenantQuery),
-    request_body = TenantInput,
+    request_body = Option<TenantInput>,
     responses((status = 202, body = DeliveryView), ChangeProblems),
 )]
 async fn cancel(

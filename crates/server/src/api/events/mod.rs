@@ -111,8 +111,10 @@ pub(super) struct EventQuery {
     /// The `next_cursor` of the page before.
     cursor: Option<String>,
     /// How many to give: 1 to 500, 50 if left out.
+    #[param(minimum = 1, maximum = 500)]
     limit: Option<u32>,
     /// How many to leave out first, up to 10,000; a cursor is better.
+    #[param(maximum = 10000)]
     offset: Option<u32>,
     /// The tenant to act for; admin keys only.
     tenant_id: Option<String>,
@@ -228,7 +230,7 @@ pub(super) struct ReplayView {
 /// Makes a new round for each webhook. A delivery of the event that is still pending is a conflict.
 #[utoipa::path(
     post, path = "/v1/events/{id}/replay", tag = "events", params(("id" = String, Path), TenantQuery),
-    request_body = ReplayInput,
+    request_body = Option<ReplayInput>,
     responses((status = 202, body = ReplayView), ChangeProblems),
 )]
 async fn replay(

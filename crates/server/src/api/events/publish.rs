@@ -35,7 +35,10 @@ pub(super) const MAX_BATCH: usize = 1_000;
 pub(crate) struct EventInput<'a> {
     /// Its type: segments separated by dots.
     #[serde(borrow)]
-    #[schema(value_type = String, example = "order.created")]
+    #[schema(
+        value_type = String, example = "order.created", max_length = 256,
+        pattern = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$",
+    )]
     event_type: Cow<'a, str>,
     /// The payload: any JSON. It is delivered byte for byte.
     #[serde(borrow)]
@@ -43,15 +46,15 @@ pub(crate) struct EventInput<'a> {
     data: &'a RawValue,
     /// A repeat with the same key gives the first event back. Also as the header `Idempotency-Key`.
     #[serde(borrow, default)]
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, min_length = 1, max_length = 256)]
     idempotency_key: Option<Cow<'a, str>>,
     /// Where it came from.
     #[serde(borrow, default)]
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, max_length = 512)]
     source: Option<Cow<'a, str>>,
     /// What it is about, such as one order.
     #[serde(borrow, default)]
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, max_length = 512)]
     subject: Option<Cow<'a, str>>,
     /// Your own notes; never sent to endpoints.
     #[serde(borrow, default)]
@@ -103,7 +106,7 @@ impl From<Receipt> for PublishedView {
 pub(crate) struct BatchInput<'a> {
     /// 1 to 1,000 events; each is judged alone.
     #[serde(borrow)]
-    #[schema(value_type = Vec<EventInput>)]
+    #[schema(value_type = Vec<EventInput>, min_items = 1, max_items = 1000)]
     events: Vec<&'a RawValue>,
     /// The tenant to act for; admin keys only.
     #[serde(borrow, default)]
@@ -113,15 +116,23 @@ pub(crate) struct BatchInput<'a> {
 
 /// What became of one event of a batch.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct BatchItem {
-    /// The status it would have had alone: 202, 200 for a repeat, or an error's.
-    status: u16,
-    /// The event, if it was taken.
-    #[serde(flatten)]
-    published: Option<PublishedView>,
-    /// Why it was not taken.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<Problem>,
+#[serde(untagged)]
+pub(crate) enum BatchItem {
+    /// It was taken.
+    Taken {
+        /// The status it would have had alone: 202, or 200 for a repeat.
+        status: u16,
+        /// The event.
+        #[serde(flatten)]
+        published: PublishedView,
+    },
+    /// It was not.
+    Refused {
+        /// The status it would have had alone.
+        status: u16,
+        /// Why it was not taken.
+        error: Problem,
+    },
 }
 
 /// What became of a batch, in the order it was sent.
@@ -229,11 +240,12 @@ pub(super) async fn publish_batch(
     for item in in_order(under_way).await {
         data.push(batch_item(item));
     }
-    if let Some(first) = data.first()
-        && data.iter().all(|item| item.status == StatusCode::SERVICE_UNAVAILABLE.as_u16())
-        && let Some(problem) = &first.error
+    let unavailable = StatusCode::SERVICE_UNAVAILABLE.as_u16();
+    let lost = |item: &BatchItem| matches!(item, BatchItem::Refused { status, .. } if *status == unavailable);
+    if let Some(BatchItem::Refused { error, .. }) = data.first()
+        && data.iter().all(lost)
     {
-        return Err(problem.clone());
+        return Err(error.clone());
     }
     Ok((StatusCode::ACCEPTED, axum::Json(BatchView { data })).into_response())
 }
@@ -273,11 +285,9 @@ async fn publish_one(app: AppState, draft: Draft) -> Result<Receipt, Problem> {
 
 fn batch_item(result: Result<Receipt, Problem>) -> BatchItem {
     match result {
-        Ok(receipt) => BatchItem {
-            status: if receipt.duplicate { 200 } else { 202 },
-            published: Some(receipt.into()),
-            error: None,
-        },
-        Err(problem) => BatchItem { status: problem.status, published: None, error: Some(problem) },
+        Ok(receipt) => {
+            BatchItem::Taken { status: if receipt.duplicate { 200 } else { 202 }, published: receipt.into() }
+        }
+        Err(error) => BatchItem::Refused { status: error.status, error },
     }
 }

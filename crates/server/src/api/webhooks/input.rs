@@ -19,7 +19,7 @@ use utoipa::ToSchema;
 
 use super::view::REDACTED;
 use crate::{
-    api::extract::nullable,
+    api::extract::{nullable, nullable_object, object},
     app::{AppError, webhooks::disabled_by_request},
     config::Hidden as Unshown,
 };
@@ -29,19 +29,20 @@ use crate::{
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct WebhookInput {
     /// Where events are sent.
-    #[schema(example = "https://example.com/webhooks")]
+    #[schema(example = "https://example.com/webhooks", format = "uri", max_length = 2048)]
     url: Option<String>,
     /// Which event types: `order.created`, `order.*` or `*`.
-    #[schema(value_type = Option<Vec<String>>, example = json!(["order.*"]))]
+    #[schema(value_type = Option<Vec<String>>, min_items = 1, max_items = 100, example = json!(["order.*"]))]
     events: Option<Vec<Pattern>>,
     /// Only events about these subjects; all if empty.
+    #[schema(max_items = 100)]
     subjects: Option<Vec<String>>,
     /// What it is for.
     #[serde(deserialize_with = "nullable")]
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, max_length = 1024)]
     description: Option<Option<String>>,
     /// Who looks after it.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "nullable_object")]
     #[schema(value_type = Option<Owner>)]
     owner: Option<Option<Owner>>,
     /// Short for `owner.id`.
@@ -49,26 +50,28 @@ pub(crate) struct WebhookInput {
     /// What the request body looks like.
     payload_format: Option<PayloadFormat>,
     /// How requests are signed.
+    #[serde(deserialize_with = "object")]
     signature: Option<SignatureConfig>,
     /// Your own signing secret, `whsec_…`; one is made if left out. Only when creating: see rotate-secret.
+    #[schema(pattern = "^whsec_[A-Za-z0-9+/]{32,86}={0,2}$")]
     pub(super) secret: Option<String>,
     /// When to try again; null for the server's defaults.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "nullable_object")]
     #[schema(value_type = Option<RetryConfig>)]
     retry_config: Option<Option<RetryConfig>>,
     /// When to stop calling an endpoint that fails; null for the server's defaults.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "nullable_object")]
     #[schema(value_type = Option<BreakerConfig>)]
     circuit_breaker_config: Option<Option<BreakerConfig>>,
     /// How fast requests may go; null for the server's default.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "nullable_object")]
     #[schema(value_type = Option<RateLimit>)]
     rate_limit: Option<Option<RateLimit>>,
     /// Which deliveries wait for one another. A change is for deliveries that are made later.
     ordering_guarantee: Option<Ordering>,
     /// Requests at once, 1 to 1000; null for the server's default.
     #[serde(deserialize_with = "nullable")]
-    #[schema(value_type = Option<u32>)]
+    #[schema(value_type = Option<u32>, minimum = 1, maximum = 1000)]
     max_in_flight: Option<Option<u32>>,
     /// Headers sent along with every request.
     headers: Option<BTreeMap<String, String>>,

@@ -94,8 +94,10 @@ pub(super) struct WebhookQuery {
     /// The `next_cursor` of the page before.
     cursor: Option<String>,
     /// How many to look at: 1 to 500, 50 if left out.
+    #[param(minimum = 1, maximum = 500)]
     limit: Option<u32>,
     /// How many to leave out first, up to 10,000; a cursor is better.
+    #[param(maximum = 10000)]
     offset: Option<u32>,
     /// The tenant to act for; admin keys only.
     tenant_id: Option<String>,
@@ -227,9 +229,9 @@ async fn delete(
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RotateInput {
     /// The new secret, `whsec_…`; one is made if left out.
+    #[schema(pattern = "^whsec_[A-Za-z0-9+/]{32,86}={0,2}$")]
     secret: Option<String>,
     /// How long the old secret still signs, in seconds or as a text such as "24h"; a day if left out.
-    #[schema(value_type = Option<f64>)]
     overlap: Option<Span>,
     /// The tenant to act for; admin keys only.
     tenant_id: Option<String>,
@@ -240,7 +242,7 @@ pub(super) struct RotateInput {
 /// During the overlap every request carries a signature of each live secret.
 #[utoipa::path(
     post, path = "/v1/webhooks/{id}/rotate-secret", tag = "webhooks",
-    params(("id" = String, Path), TenantQuery), request_body = RotateInput,
+    params(("id" = String, Path), TenantQuery), request_body = Option<RotateInput>,
     responses((status = 200, description = "`secret` is shown this once", body = WebhookView), ChangeProblems),
 )]
 async fn rotate_secret(
@@ -275,7 +277,7 @@ pub(super) struct TestInput {
 /// conflict.
 #[utoipa::path(
     post, path = "/v1/webhooks/{id}/test", tag = "webhooks", params(("id" = String, Path), TenantQuery),
-    request_body = TestInput,
+    request_body = Option<TestInput>,
     responses((status = 202, body = PublishedView), ChangeProblems),
 )]
 async fn test(

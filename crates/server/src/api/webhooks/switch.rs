@@ -20,7 +20,7 @@ use crate::{
 /// New events still become deliveries; all of them wait until it is resumed. A disabled one is a conflict.
 #[utoipa::path(
     post, path = "/v1/webhooks/{id}/pause", tag = "webhooks", params(("id" = String, Path), TenantQuery),
-    request_body = TenantInput,
+    request_body = Option<TenantInput>,
     responses((status = 200, body = WebhookView), ChangeProblems),
 )]
 pub(super) async fn pause(
@@ -40,7 +40,7 @@ pub(super) async fn pause(
 /// What has waited is sent. A disabled one is a conflict: enable it.
 #[utoipa::path(
     post, path = "/v1/webhooks/{id}/resume", tag = "webhooks", params(("id" = String, Path), TenantQuery),
-    request_body = TenantInput,
+    request_body = Option<TenantInput>,
     responses((status = 200, body = WebhookView), ChangeProblems),
 )]
 pub(super) async fn resume(
@@ -60,7 +60,7 @@ pub(super) async fn resume(
 /// A paused one goes on as well. One that has expired is a conflict: give it a later `expires_at`.
 #[utoipa::path(
     post, path = "/v1/webhooks/{id}/enable", tag = "webhooks", params(("id" = String, Path), TenantQuery),
-    request_body = TenantInput,
+    request_body = Option<TenantInput>,
     responses((status = 200, body = WebhookView), ChangeProblems),
 )]
 pub(super) async fn enable(
@@ -82,7 +82,7 @@ pub(super) async fn enable(
 /// No new deliveries are made; those pending are cancelled.
 #[utoipa::path(
     post, path = "/v1/webhooks/{id}/disable", tag = "webhooks", params(("id" = String, Path), TenantQuery),
-    request_body = TenantInput,
+    request_body = Option<TenantInput>,
     responses((status = 200, body = WebhookView), ChangeProblems),
 )]
 pub(super) async fn disable(

@@ -1,0 +1,96 @@
+//! What every route of the API needs its caller to be. A new route fails the matrix until it has a row.
+
+use Need::{Admin, Manage, Public, Publish, Read};
+
+/// What a route needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Nothing.
+    Public,
+    /// A key of the tenant with the scope `publish`.
+    Publish,
+    /// One with the scope `read`, or `manage`, which takes it in.
+    Read,
+    /// One with the scope `manage`.
+    Manage,
+    /// An admin key.
+    Admin,
+}
+
+/// A route, what it needs, and a call of it that succeeds.
+pub(crate) struct Row {
+    pub(crate) method: &'static str,
+    pub(crate) path: &'static str,
+    pub(crate) need: Need,
+    /// The body to send; empty for none.
+    pub(crate) body: &'static str,
+    /// The answer to the right caller.
+    pub(crate) success: u16,
+}
+
+impl Row {
+    /// Whether the path names something that belongs to a tenant.
+    pub(crate) fn names_an_object(&self) -> bool {
+        self.path.contains('{') && self.need != Admin
+    }
+}
+
+const fn row(method: &'static str, path: &'static str, need: Need, body: &'static str, success: u16) -> Row {
+    Row { method, path, need, body, success }
+}
+
+const WEBHOOK: &str = r#"{"url": "https://example.com/", "events": ["nobody.publishes.this"]}"#;
+const EVENT: &str = r#"{"event_type": "nobody.subscribed", "data": 1}"#;
+const BATCH: &str = r#"{"events": [{"event_type": "nobody.subscribed", "data": 1}]}"#;
+const CHANGE: &str = r#"{"description": "changed"}"#;
+
+/// Every route there is.
+pub(crate) const TABLE: &[Row] = &[
+    row("GET", "/healthz", Public, "", 200),
+    row("GET", "/readyz", Public, "", 200),
+    row("GET", "/metrics", Public, "", 200),
+    row("GET", "/v1/webhooks", Read, "", 200),
+    row("POST", "/v1/webhooks", Manage, WEBHOOK, 201),
+    row("GET", "/v1/webhooks/{id}", Read, "", 200),
+    row("PUT", "/v1/webhooks/{id}", Manage, CHANGE, 200),
+    row("PATCH", "/v1/webhooks/{id}", Manage, CHANGE, 200),
+    row("DELETE", "/v1/webhooks/{id}", Manage, "", 204),
+    row("POST", "/v1/webhooks/{id}/rotate-secret", Manage, "{}", 200),
+    row("POST", "/v1/webhooks/{id}/test", Manage, "{}", 202),
+    row("POST", "/v1/webhooks/{id}/pause", Manage, "{}", 200),
+    row("POST", "/v1/webhooks/{id}/resume", Manage, "{}", 200),
+    row("POST", "/v1/webhooks/{id}/enable", Manage, "{}", 200),
+    row("POST", "/v1/webhooks/{id}/disable", Manage, "{}", 200),
+    row("POST", "/v1/webhooks/{id}/verify", Manage, "{}", 200),
+    row("PATCH", "/v1/webhooks/{id}/circuit-breaker", Manage, r#"{"action": "reset"}"#, 200),
+    row("GET", "/v1/webhooks/{id}/health", Read, "", 200),
+    row("GET", "/v1/webhooks/{id}/deliveries", Read, "", 200),
+    row("POST", "/v1/webhooks/{id}/deliveries/{delivery_id}/retry", Manage, "{}", 202),
+    row("GET", "/v1/events", Read, "", 200),
+    row("POST", "/v1/events", Publish, EVENT, 202),
+    row("POST", "/v1/events/batch", Publish, BATCH, 202),
+    row("GET", "/v1/events/{id}", Read, "", 200),
+    row("GET", "/v1/events/{id}/deliveries", Read, "", 200),
+    row("GET", "/v1/events/{id}/attempts", Read, "", 200),
+    row("POST", "/v1/events/{id}/replay", Manage, "{}", 202),
+    row("GET", "/v1/deliveries", Read, "", 200),
+    row("GET", "/v1/deliveries/{id}", Read, "", 200),
+    row("GET", "/v1/deliveries/{id}/attempts", Read, "", 200),
+    row("POST", "/v1/deliveries/{id}/retry", Manage, "{}", 202),
+    row("POST", "/v1/deliveries/{id}/cancel", Manage, "{}", 202),
+    row("GET", "/v1/dlq", Read, "", 200),
+    row("GET", "/v1/tenants", Admin, "", 200),
+    row("POST", "/v1/tenants", Admin, r#"{"id": "made-by-the-matrix"}"#, 201),
+    row("GET", "/v1/tenants/{id}", Admin, "", 200),
+    row("PATCH", "/v1/tenants/{id}", Admin, r#"{"name": "changed"}"#, 200),
+    row("GET", "/v1/tenants/{id}/api-keys", Admin, "", 200),
+    row("POST", "/v1/tenants/{id}/api-keys", Admin, r#"{"scopes": ["read"]}"#, 201),
+    row("DELETE", "/v1/tenants/{id}/api-keys/{key_id}", Admin, "", 204),
+    row("POST", "/v1/portal-sessions", Admin, r#"{"tenant_id": "acme"}"#, 201),
+    row("DELETE", "/v1/portal-sessions/{id}", Admin, "", 204),
+    row("GET", "/v1/audit-log", Admin, "", 200),
+    row("POST", "/v1/secrets/rotate-master-key", Admin, "{}", 200),
+    row("GET", "/v1/admin-keys", Admin, "", 200),
+    row("POST", "/v1/admin-keys", Admin, "{}", 201),
+    row("DELETE", "/v1/admin-keys/{key_id}", Admin, "", 204),
+];

@@ -1,0 +1,140 @@
+//! Schemathesis over the whole API document: whatever is sent, no answer is a 5xx or one that is not documented.
+//!
+//! The server has a database of its own and sends nothing to anybody: it serves a pool that nobody is in.
+
+// A test that cannot go on should panic.
+#![allow(clippy::unwrap_used)]
+
+use std::{path::Path, process::Command};
+
+use redrive_testkit::{Api, Receiver, Redrive, Reply, Setup, python_with};
+use redrive_tests::{column, entries, id};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Both are pinned, so that the same seed makes the same requests.
+const PACKAGES: [&str; 2] = ["schemathesis==4.32.5", "hypothesis==6.170.15"];
+/// How many requests the ordinary run makes at least.
+const CASES: u64 = 3_000;
+/// How many webhooks there are to begin with: what is deleted on the way should not be missed.
+const WEBHOOKS: usize = 100;
+
+#[tokio::test]
+async fn every_answer_is_documented() {
+    let cases = std::env::var("REDRIVE_SCHEMATHESIS_CASES");
+    let cases = cases.map_or(CASES, |cases| cases.parse().expect("the number of cases is a number"));
+    let data = TempDir::new().unwrap();
+    std::fs::write(data.path().join("things.json"), things(data.path()).await.to_string()).unwrap();
+
+    let serve = Setup::new().command("serve").arg("--pool").arg("nobody-is-in-this-pool");
+    let redrive = Redrive::start_with(serve.data_dir(data.path())).await;
+    let (address, key, home) = (redrive.address(), redrive.key().to_owned(), data.path().to_owned());
+    let asked =
+        tokio::task::spawn_blocking(move || schemathesis(&home, &format!("http://{address}"), &key, cases));
+    let (passed, report) = asked.await.unwrap();
+    println!("{report}");
+    assert!(passed, "Schemathesis found something; its report is above");
+    let tally: Value =
+        serde_json::from_slice(&std::fs::read(data.path().join("tally.json")).unwrap()).unwrap();
+    let (made, dull) = judged(&tally);
+    println!("{made} requests to {} operations", tally.as_object().unwrap().len());
+    assert!(made >= cases, "{made} requests were made, and {cases} wanted");
+    assert_eq!(dull, Vec::<String>::new(), "these operations never succeeded: {tally:#}");
+    let document = redrive.api().get("/openapi.json").await.expect(200);
+    let items = document["paths"].as_object().unwrap().values();
+    let operations: usize = items.map(|item| item.as_object().unwrap().len()).sum();
+    assert_eq!(tally.as_object().unwrap().len(), operations, "some operations were never asked");
+    assert_eq!(sent(&redrive.api()).await, 0, "requests went to URLs that were made up");
+}
+
+/// How many requests this server has sent to webhooks.
+async fn sent(api: &Api) -> u64 {
+    let metrics = api.get("/metrics").await;
+    let metrics = String::from_utf8_lossy(&metrics.body);
+    let count = metrics.lines().find_map(|line| line.strip_prefix("webhook_dispatch_latency_seconds_count "));
+    count.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("no count of requests: {metrics}"))
+}
+
+/// How many requests were made, and the operations that refused all of theirs.
+fn judged(tally: &Value) -> (u64, Vec<String>) {
+    let (mut made, mut dull) = (0, Vec::new());
+    for (operation, statuses) in tally.as_object().unwrap() {
+        let statuses = statuses.as_object().unwrap();
+        made += statuses.values().map(|count| count.as_u64().unwrap()).sum::<u64>();
+        if !statuses.keys().any(|status| status.starts_with('2')) {
+            dull.push(operation.clone());
+        }
+    }
+    (made, dull)
+}
+
+/// Runs it, and gives whether all is well and what it says.
+fn schemathesis(home: &Path, url: &str, key: &str, cases: u64) -> (bool, String) {
+    let python = python_with(&PACKAGES);
+    let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("schemathesis");
+    // Some operations run out of different requests to make, so the others make more.
+    let each = cases / 40;
+    let output = Command::new(python.with_file_name("schemathesis"))
+        .arg("--config-file")
+        .arg(files.join("schemathesis.toml"))
+        .args(["run", &format!("{url}/openapi.json"), "--no-color"])
+        .args(["--max-examples", &each.to_string()])
+        .args(["--header", &format!("Authorization: Bearer {key}")])
+        .env("SCHEMATHESIS_HOOKS", "hooks")
+        .env("PYTHONPATH", &files)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("REDRIVE_THINGS", home.join("things.json"))
+        .env("REDRIVE_TALLY", home.join("tally.json"))
+        .current_dir(home)
+        .output()
+        .unwrap_or_else(|error| panic!("{PACKAGES:?} did not start: {error}"));
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+}
+
+/// Fills a database with something of everything, delivered to a receiver here, and gives the ids by kind.
+async fn things(home: &Path) -> Value {
+    let redrive = Redrive::start_with(Setup::new().data_dir(home)).await;
+    let api = redrive.api();
+    let receiver = Receiver::with(|arrival| match arrival.json()["data"]["fails"] == true {
+        true => Reply::status(400).body("refused"),
+        false => Reply::status(200),
+    })
+    .await;
+    let mut webhooks = Vec::new();
+    for number in 0..WEBHOOKS {
+        let paused = if number % 4 == 0 { "paused" } else { "active" };
+        let webhook = json!({"events": [format!("order.{number}")], "state": paused});
+        webhooks.push(id(&api.create_webhook(&receiver.url(), webhook).await).to_owned());
+    }
+    for fails in [false, true] {
+        let event = |number| json!({"event_type": format!("order.{number}"), "data": {"fails": fails}});
+        let events: Vec<_> = (0..WEBHOOKS).map(event).collect();
+        api.post("/v1/events/batch", json!({"events": events})).await.expect(202);
+    }
+    let dead = WEBHOOKS * 3 / 4;
+    let all_over = |page: &Value| page["data"].as_array().unwrap().len() == dead;
+    api.eventually("dead deliveries", "/v1/dlq?limit=500", all_over).await;
+    assert!(sent(&api).await >= dead as u64, "requests are counted");
+    api.post("/v1/tenants", json!({"id": "acme"})).await.expect(201);
+    let deliveries = entries(&api.get("/v1/deliveries?limit=500").await.expect(200));
+    let pair = |delivery: &Value| json!([delivery["webhook_id"], delivery["id"]]);
+    json!({
+        "webhooks": webhooks,
+        "events": column(&deliveries, "event_id"),
+        "deliveries": column(&deliveries, "id"),
+        "pairs": deliveries.iter().map(pair).collect::<Vec<_>>(),
+        "tenants": ["acme"],
+        "keys": keys(&api, "/v1/tenants/acme/api-keys", json!({})).await,
+        "admin-keys": keys(&api, "/v1/admin-keys", json!({})).await,
+        "portal-sessions": keys(&api, "/v1/portal-sessions", json!({"tenant_id": "default"})).await,
+    })
+}
+
+async fn keys(api: &Api, path: &str, body: Value) -> Vec<String> {
+    let mut keys = Vec::new();
+    for _ in 0..50 {
+        keys.push(id(&api.post(path, &body).await.expect(201)).to_owned());
+    }
+    keys
+}
