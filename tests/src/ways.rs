@@ -79,8 +79,10 @@ async fn challenge(api: &Api, webhook: &Value) -> Called {
     let asked =
         |webhook: &Value| !webhook["verification"]["last_error"].is_null() || webhook["state"] == "active";
     let webhook = api.eventually("it was asked for an echo", &path, asked).await;
+    // Whatever came of it, other ways are open again.
+    api.patch(&path, json!({"verify_url": false})).await.expect(200);
     match webhook["verification"]["last_error"].as_str() {
-        Some(said) if !said.starts_with("the endpoint answered") => Called::NotVerified(said.to_owned()),
+        Some(said) if !said.starts_with("the endpoint answered 2") => Called::NotVerified(said.to_owned()),
         _ => Called::Reached,
     }
 }

@@ -4,6 +4,7 @@ use redrive_core::{
     Time, WebhookId,
     breaker::{CircuitState, CircuitView, Permit},
     gate::{Facts, Scope, Slots, Verdict, WaitingOn, gate},
+    webhook::WebhookState,
 };
 use redrive_store::{Delivery, StoreError};
 
@@ -141,6 +142,9 @@ impl Inner {
                 format!("{} of {most} requests to this webhook are under way", usage.webhook)
             }
             WaitingOn::Order => "another one comes before it in its order and is not over yet".into(),
+            WaitingOn::Paused if matches!(hook.state, WebhookState::PendingVerification(_)) => {
+                "the webhook's endpoint has not echoed its challenge yet; it goes on when it has".into()
+            }
             WaitingOn::Paused => "the webhook is paused; it goes on when the webhook is resumed".into(),
             WaitingOn::Capacity if scope == Scope::Tenant => {
                 "the tenant has as many requests under way as it may have".into()

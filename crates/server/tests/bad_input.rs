@@ -423,7 +423,7 @@ async fn keys_made_while_others_are_revoked_all_work() {
 async fn a_list_is_no_object_and_null_is_no_body() {
     let redrive = Redrive::start().await;
     let api = redrive.api();
-    let webhook = json!({"url": "http://127.0.0.1:9/", "events": ["a.b"]});
+    let webhook = json!({"url": "http://127.0.0.1:2/", "events": ["a.b"]});
     for (field, list) in [
         ("owner", json!(["id", "a@example.com"])),
         ("signature", json!(["standard", "timestamped"])),

@@ -31,7 +31,7 @@ pub(super) struct RotateMasterKeyView {
 ///
 /// Afterwards older master keys are of no use. Also `redrive secrets rotate-master-key`.
 #[utoipa::path(
-    post, path = "/v1/secrets/rotate-master-key", tag = "tenants", request_body = RotateMasterKeyInput,
+    post, path = "/v1/secrets/rotate-master-key", tag = "tenants", request_body = Option<RotateMasterKeyInput>,
     responses((status = 200, body = RotateMasterKeyView), ChangeProblems),
 )]
 async fn rotate_master_key(

@@ -58,8 +58,9 @@ pub(super) struct TenantCreate {
     #[schema(minimum = 1)]
     max_in_flight: Option<u32>,
     /// How much it may have and do; no limits if left out.
-    #[serde(default)]
-    quotas: TenantQuotas,
+    #[serde(default, deserialize_with = "object")]
+    #[schema(value_type = Option<TenantQuotas>)]
+    quotas: Option<TenantQuotas>,
 }
 
 /// What to change about a tenant. Whatever is left out keeps its value.
@@ -83,7 +84,7 @@ pub(super) struct TenantChange {
     #[schema(value_type = Option<u32>, minimum = 1)]
     max_in_flight: Option<Option<u32>>,
     /// How much it may have and do, all of it; null for no limits.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "nullable_object")]
     #[schema(value_type = Option<TenantQuotas>)]
     quotas: Option<Option<TenantQuotas>>,
 }
@@ -149,7 +150,7 @@ async fn create(
     Json(input): Json<TenantCreate>,
 ) -> Result<Response, Problem> {
     let TenantCreate { id, name, pool, rate_limit, max_in_flight, quotas } = input;
-    let rules = TenantRules { pool, rate_limit, max_in_flight, quotas };
+    let rules = TenantRules { pool, rate_limit, max_in_flight, quotas: quotas.unwrap_or_default() };
     let tenant = app.create_tenant(&by, &id, name, rules).await?;
     Ok((StatusCode::CREATED, axum::Json(TenantView::from(tenant))).into_response())
 }

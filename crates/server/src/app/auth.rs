@@ -350,7 +350,8 @@ impl App {
 }
 
 impl App {
-    /// Tells the store now and then which keys were used, and has it forget sessions that are long over.
+    /// Tells the store now and then which keys were used, and has it forget sessions that are long over and old
+    /// entries of the audit log.
     pub fn keep_up_keys(self: &Arc<Self>) {
         tokio::spawn(keep_telling(Arc::downgrade(self)));
     }
@@ -362,7 +363,9 @@ impl App {
         }
         let now = self.engine.clock().now();
         let over = Time::from_millis(now.millis() - REMEMBERED.as_millis() as i64);
-        self.store().forget_sessions(over, FORGOTTEN).await.map(drop)
+        self.store().forget_sessions(over, FORGOTTEN).await?;
+        let kept = self.rules.audit_retention.as_millis() as i64;
+        self.store().forget_audit(Time::from_millis(now.millis() - kept), FORGOTTEN).await.map(drop)
     }
 }
 

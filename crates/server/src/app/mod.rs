@@ -52,6 +52,8 @@ pub struct Rules {
     pub body_timeout: Duration,
     /// How fast one key may call the API; none for no limit.
     pub api_rate: Option<RateLimit>,
+    /// How long entries of the audit log are kept.
+    pub audit_retention: Duration,
     /// The pools of tenants that this node sends for.
     pub pools: Vec<String>,
     /// The retry policy of webhooks that do not say otherwise.

@@ -127,6 +127,7 @@ async fn assemble(
         urls: config.egress.urls(),
         max_payload_bytes: config.events.max_payload_bytes,
         body_timeout: config.server.body_timeout.get(),
+        audit_retention: config.audit.retention.get(),
         api_rate: config.limits.api_rate()?,
         pools: if config.role.sends() { config.pools.clone() } else { Vec::new() },
         retry: config.retry_policy()?,

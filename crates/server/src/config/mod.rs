@@ -65,6 +65,8 @@ pub struct Config {
     pub auth: Auth,
     /// The master key that secrets are sealed with.
     pub secrets: Secrets,
+    /// The log of who changed what.
+    pub audit: Audit,
     /// The way out.
     pub egress: Egress,
     /// How much at once.
@@ -101,6 +103,14 @@ pub struct Auth {
     pub admin_key: Option<Hidden>,
     /// A file that holds the admin key.
     pub admin_key_file: Option<PathBuf>,
+}
+
+/// The log of who changed what.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Audit {
+    /// How long its entries are kept.
+    pub retention: Span,
 }
 
 /// How much at once.
@@ -158,6 +168,7 @@ impl Config {
             cluster: Cluster { lease: Span::secs(engine.lease.as_secs()) },
             auth: Auth::default(),
             secrets: Secrets::default(),
+            audit: Audit { retention: Span::secs(365 * 24 * 3600) },
             egress: Egress::defaults(profile == Profile::Dev),
             delivery: Delivery {
                 max_in_flight: engine.max_in_flight,
@@ -245,6 +256,9 @@ impl Config {
             return refuse("delivery.max_bytes", "must be at least four times events.max_payload_bytes");
         }
         self.egress.validate()?;
+        if self.audit.retention < Span::secs(24 * 3600) {
+            return refuse("audit.retention", "must be at least 1d");
+        }
         if let Err(reason) = telemetry::check(&self.log.level) {
             return refuse("log.level", &reason);
         }

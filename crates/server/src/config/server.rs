@@ -94,10 +94,10 @@ impl Server {
         }
         match (&self.tls_cert, &self.tls_key) {
             (Some(_), None) => {
-                return refuse("tls_key", "is missing; a certificate is of no use without its key");
+                return refuse("tls_cert", "is of no use without server.tls_key, which is missing");
             }
             (None, Some(_)) => {
-                return refuse("tls_cert", "is missing; a key is of no use without its certificate");
+                return refuse("tls_key", "is of no use without server.tls_cert, which is missing");
             }
             _ => {}
         }
@@ -151,8 +151,8 @@ mod tests {
             ("body_timeout = \"2h\"", "server.body_timeout: must be from 100ms"),
             ("write_timeout = 0", "server.write_timeout: must be from 100ms"),
             ("idle_timeout = 0", "server.idle_timeout: must be from 100ms"),
-            ("tls_cert = \"a.pem\"", "server.tls_key: is missing"),
-            ("tls_key = \"a.pem\"", "server.tls_cert: is missing"),
+            ("tls_cert = \"a.pem\"", "server.tls_cert: is of no use without server.tls_key"),
+            ("tls_key = \"a.pem\"", "server.tls_key: is of no use without server.tls_cert"),
             ("trusted_proxies = [\"0.0.0.0/0\"]", "server.trusted_proxies: must not name the whole internet"),
             ("trusted_proxies = [\"10.0.0.1\"]", "; write a list of networks"),
             ("cors_origins = [\"*\"]", "name each origin"),

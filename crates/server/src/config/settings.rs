@@ -82,6 +82,7 @@ pub const SETTINGS: &[Setting] = &[
         "secrets.old_master_key_files",
         "Files with master keys that were in use before, until everything is sealed with the new one.",
     ),
+    setting("audit.retention", "How long it is remembered who changed what. Long enough for an audit."),
     setting(
         "egress.allow_http",
         "Whether webhooks may use plain http. Off: payloads would travel in the clear.",

@@ -77,7 +77,7 @@ pub(crate) struct WebhookInput {
     headers: Option<BTreeMap<String, String>>,
     /// How your endpoint wants to be convinced, beside the signature; null for nothing. Values that are shown
     /// redacted mean "as they were".
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "nullable_object")]
     #[schema(value_type = Option<AuthInput>)]
     auth: Option<Option<AuthInput>>,
     /// Whether your endpoint has to echo a challenge before it gets events, and again when the URL changes.

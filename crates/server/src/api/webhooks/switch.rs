@@ -104,7 +104,7 @@ pub(super) async fn disable(
 /// Its endpoint is asked to echo a challenge; until it does, nothing else is sent. A disabled one is a conflict.
 #[utoipa::path(
     post, path = "/v1/webhooks/{id}/verify", tag = "webhooks", params(("id" = String, Path), TenantQuery),
-    request_body = TenantInput,
+    request_body = Option<TenantInput>,
     responses((status = 200, body = WebhookView), ChangeProblems),
 )]
 pub(super) async fn verify(
