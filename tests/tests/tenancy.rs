@@ -210,3 +210,41 @@ async fn every_change_is_in_the_log_with_who_made_it() {
     assert_eq!(entries(&admin.get(&of_one).await.expect(200)).len(), 1);
     assert_eq!(entries(&admin.get("/v1/audit-log?limit=2").await.expect(200)).len(), 2);
 }
+
+#[tokio::test]
+async fn a_tenant_that_is_deleted_is_gone_everywhere() {
+    let (database, receiver) = (Postgres::shared().await, Receiver::start().await);
+    let one = Redrive::start_with(Setup::new().database_url(database.url())).await;
+    let two = Redrive::start_with(Setup::new().database_url(database.url())).await;
+    let admin = one.api();
+    tenant(&admin, json!({})).await;
+    let key = admin.post("/v1/tenants/acme/api-keys", json!({})).await.expect(201);
+    let (here, there) = (admin.with_key(text(&key["key"])), two.api().with_key(text(&key["key"])));
+    here.post("/v1/webhooks", json!({"url": receiver.url(), "events": ["*"]})).await.expect(201);
+    let event = json!({"event_type": "a.b", "data": 1});
+    for _ in 0..100 {
+        if there.post("/v1/events", &event).await.status == 202 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    receiver.wait_for(1).await;
+    assert_eq!(admin.delete("/v1/tenants/acme").await.status, 204);
+    assert_eq!(here.post("/v1/events", &event).await.status, 401);
+    let mut left = 100;
+    while there.post("/v1/events", &event).await.status != 401 {
+        left -= 1;
+        assert!(left > 0, "the other node hears of it");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    for api in [&admin, &two.api()] {
+        let as_admin = json!({"event_type": "a.b", "data": 1, "tenant_id": "acme"});
+        assert_eq!(api.post("/v1/events", as_admin).await.status, 404);
+        assert_eq!(api.get("/v1/tenants/acme").await.status, 404);
+        assert_eq!(api.get("/v1/webhooks?tenant_id=acme").await.status, 404);
+    }
+    let again = admin.post("/v1/tenants", json!({"id": "acme"})).await;
+    assert_eq!((again.status, again.problem().as_str()), (409, "tenant_exists"));
+    let default = admin.delete("/v1/tenants/default").await;
+    assert_eq!((default.status, default.problem().as_str()), (409, "default_tenant"));
+}

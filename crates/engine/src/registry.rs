@@ -315,7 +315,11 @@ impl Registry {
         loop {
             let known = self.tenants.read().get(tenant).map_or(0, |config| config.read().version);
             let changes = store.config_changes(tenant.clone(), known, PAGE).await?;
-            let Some(changes) = changes else { return Ok(false) };
+            let Some(changes) = changes else {
+                // It may have been there once.
+                self.tenants.write().remove(tenant);
+                return Ok(false);
+            };
             self.tenancy(tenant).set(changes.rules);
             self.apply(tenant, known, changes.version, changes.webhooks);
             if !changes.more {

@@ -95,6 +95,15 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// Ends a tenant whose webhooks are gone. False: no such tenant.
+    pub async fn delete_tenant(&self, id: &TenantId) -> Result<bool, StoreError> {
+        let deleted = self.0.store.delete_tenant(id.clone(), self.0.clock.now()).await?;
+        self.0.registry.refresh(&*self.0.store, id).await?;
+        Ok(deleted)
+    }
+}
+
 impl Inner {
     /// Whatever follows from a change of a tenant's rules, which are known here by now.
     pub(crate) fn tenant_changed(self: &Arc<Self>, tenant: &TenantId) {

@@ -156,6 +156,9 @@ pub trait Tenancy {
     fn create_tenant(&self, tenant: Tenant) -> Answer<'_, bool>;
     /// Replaces a tenant's name and rules; false if there is no such tenant. Fan-outs made before are refused.
     fn change_tenant(&self, tenant: Tenant) -> Answer<'_, bool>;
+    /// Ends a tenant: its keys are revoked, it publishes nothing any more, and its name is never used again. Its
+    /// webhooks must be gone by then. False: no such tenant.
+    fn delete_tenant(&self, id: TenantId, now: Time) -> Answer<'_, bool>;
     /// One tenant.
     fn tenant(&self, id: TenantId) -> Answer<'_, Option<Tenant>>;
     /// Tenants in the order of their names.

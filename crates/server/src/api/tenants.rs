@@ -29,7 +29,7 @@ use crate::app::{Actor, AppError, NewKey, Scope};
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(create, list))
-        .routes(routes!(get, patch))
+        .routes(routes!(get, patch, delete))
         .routes(routes!(create_key, list_keys))
         .routes(routes!(revoke_key))
         .routes(routes!(create_admin_key, list_admin_keys))
@@ -205,6 +205,24 @@ async fn patch(
 ) -> Result<axum::Json<TenantView>, Problem> {
     let id = named(&app, &id).await?;
     Ok(axum::Json(app.change_tenant(&by, id, |tenant| input.apply_to(tenant)).await?.into()))
+}
+
+/// Delete a tenant
+///
+/// Its webhooks are deleted, what is pending for them is cancelled, and its keys stop working. Its name is never used
+/// again, so that nobody comes by its history.
+#[utoipa::path(
+    delete, path = "/v1/tenants/{id}", tag = "tenants", params(("id" = String, Path)),
+    responses((status = 204, description = "Deleted"), ChangeProblems),
+)]
+async fn delete(
+    State(app): State<AppState>,
+    May(by, _): May<Administers>,
+    axum::extract::Path(id): axum::extract::Path<String>,
+) -> Result<StatusCode, Problem> {
+    let id = named(&app, &id).await?;
+    app.delete_tenant(&by, id).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// An API key to make.

@@ -38,7 +38,7 @@ impl App {
             if !self.store().create_tenant(tenant.clone()).await? {
                 return Err(AppError::conflict(
                     "tenant_exists",
-                    format!("the tenant {} exists already", tenant.id),
+                    format!("the tenant {} exists already, or did once; names are not used twice", tenant.id),
                 ));
             }
             let after = Some(audit::of_tenant(&tenant));
@@ -67,6 +67,37 @@ impl App {
             }
             let after = Some(audit::of_tenant(&tenant));
             Ok((tenant, Traces { before, after, object: None }))
+        })
+        .await
+    }
+
+    /// Ends a tenant: its webhooks are deleted, its keys revoked, and its name is never used again. Its history stays
+    /// until it is forgotten with everything else of its time.
+    pub async fn delete_tenant(&self, by: &Actor, id: TenantId) -> Result<(), AppError> {
+        let before = Some(audit::of_tenant(&self.tenant(id.clone()).await?));
+        if id == TenantId::default() {
+            return Err(AppError::conflict(
+                "default_tenant",
+                "the tenant default is always there; delete its webhooks",
+            ));
+        }
+        let deed = Deed { action: "tenant.delete", tenant: Some(&id), object: Some(id.to_string()) };
+        self.audited(by, deed, async {
+            loop {
+                let page = PageRequest { after: None, offset: 0, limit: 100 };
+                let webhooks = self.store().list_webhooks(id.clone(), page).await?;
+                if webhooks.is_empty() {
+                    break;
+                }
+                for webhook in webhooks {
+                    self.delete_webhook(by, &id, webhook.id).await?;
+                }
+            }
+            if !self.engine.delete_tenant(&id).await? {
+                return Err(AppError::NotFound("tenant"));
+            }
+            self.keys.reload(self.store()).await?;
+            Ok(((), Traces { before, ..Traces::default() }))
         })
         .await
     }

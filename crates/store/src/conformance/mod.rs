@@ -263,6 +263,7 @@ macro_rules! conformance_suite {
             a_key_lives_until_it_is_revoked,
             a_key_is_revoked_by_its_owner_alone,
             tenants_and_keys_survive_reopening,
+            a_tenant_that_is_gone_does_nothing_and_leaves_its_name,
             it_is_known_when_a_key_was_last_used,
             sessions_are_keys_that_are_not_listed_and_go_when_they_are_over,
         }

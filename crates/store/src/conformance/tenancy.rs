@@ -192,3 +192,28 @@ pub async fn sessions_are_keys_that_are_not_listed_and_go_when_they_are_over(ben
     assert_eq!(live(bench).await, [own]);
     assert_eq!(bench.store().forget_sessions(at(2_000), 10).await.unwrap(), 1, "keys stay, sessions go");
 }
+
+pub async fn a_tenant_that_is_gone_does_nothing_and_leaves_its_name(bench: &mut Arc<Bench>) {
+    let own = new_key(bench, Some(&bench.tenant)).await;
+    let other = bench.new_tenant("globex").await;
+    let others = new_key(bench, Some(&other)).await;
+    let (tenant, version) = (bench.tenant.clone(), bench.version());
+    let delivered = bench.leased(at(1)).await;
+    bench.ends(delivered, crate::Next::Delivered, at(2)).await;
+    assert!(bench.store().delete_tenant(tenant.clone(), at(5)).await.unwrap());
+    assert!(!bench.store().delete_tenant(tenant.clone(), at(6)).await.unwrap(), "once");
+    Bench::reopen(bench).await;
+    assert_eq!(bench.store().tenant(tenant.clone()).await.unwrap(), None);
+    assert!(bench.store().list_tenants(page(100)).await.unwrap().iter().all(|one| one.id != tenant));
+    assert!(bench.store().config_changes(tenant.clone(), version, 10).await.unwrap().is_none());
+    assert_eq!(live(bench).await, [others]);
+    let keys = list(bench, Some(&tenant)).await;
+    assert_eq!((keys[0].id, keys[0].revoked_at), (own.id, Some(at(5))));
+    assert!(!bench.store().create_key(key(bench, Some(&tenant))).await.unwrap());
+    let again = Tenant { id: tenant.clone(), name: None, rules: TenantRules::default(), created_at: at(9) };
+    assert!(!bench.store().create_tenant(again.clone()).await.unwrap(), "nobody gets its name");
+    assert!(!bench.store().change_tenant(again).await.unwrap());
+    // Whoever fanned out before it went is refused.
+    let published = bench.try_publish(bench.new_event(at(7), crate::Birth::Leased)).await.unwrap();
+    assert_eq!(published, crate::Published::ConfigChanged);
+}

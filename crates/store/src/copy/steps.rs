@@ -122,6 +122,7 @@ pub(crate) const STEPS: [Step; 14] = [
             text("rules"),
             text("pool").by("coalesce(json_extract(t.rules, '$.pool'), 'default')"),
             big("created_at"),
+            big("deleted_at"),
         ],
     ),
     Step::of(

@@ -36,12 +36,20 @@ impl Tenancy for Postgres {
         })
     }
 
+    fn delete_tenant(&self, id: TenantId, now: Time) -> Answer<'_, bool> {
+        Box::pin(async move {
+            let deleted = self.write(|tx| delete_tenant(tx, &id, now)).await?;
+            self.shared.hints.change();
+            Ok(deleted)
+        })
+    }
+
     fn tenant(&self, id: TenantId) -> Answer<'_, Option<Tenant>> {
         Box::pin(async move {
             self.read(|session| {
                 let id = &id;
                 async move {
-                    let found = "SELECT id, name, rules, created_at FROM tenants WHERE id = $1";
+                    let found = "SELECT id, name, rules, created_at FROM tenants WHERE id = $1 AND deleted_at IS NULL";
                     let row = session.query_opt(found, &[&id.as_str()]).await?;
                     row.map(|row| read_tenant(&row)).transpose()
                 }
@@ -137,7 +145,8 @@ async fn change_tenant(tx: Tx, tenant: &Tenant) -> Result<bool, Failure> {
     let pool = tenant.rules.pool();
     let changed = tx
         .execute(
-            "UPDATE tenants SET name = $2, rules = $3, pool = $4, config_version = config_version + 1 WHERE id = $1",
+            "UPDATE tenants SET name = $2, rules = $3, pool = $4, config_version = config_version + 1
+             WHERE id = $1 AND deleted_at IS NULL",
             &[&tenant.id.as_str(), &tenant.name, &to_json(&tenant.rules)?, &pool],
         )
         .await?;
@@ -157,10 +166,23 @@ async fn change_tenant(tx: Tx, tenant: &Tenant) -> Result<bool, Failure> {
     Ok(changed == 1)
 }
 
+async fn delete_tenant(tx: Tx, id: &TenantId, now: Time) -> Result<bool, Failure> {
+    // Whoever fanned out before is refused, and finds out why.
+    let delete = "UPDATE tenants SET deleted_at = $2, config_version = config_version + 1
+                  WHERE id = $1 AND deleted_at IS NULL";
+    let revoke = "UPDATE api_keys SET revoked_at = $2 WHERE tenant = $1 AND revoked_at IS NULL";
+    let deleted = tx.execute(delete, &[&id.as_str(), &Col(now)]).await?;
+    tx.execute(revoke, &[&id.as_str(), &Col(now)]).await?;
+    changes::tell(&tx, &Change::Keys).await?;
+    changes::tell(&tx, &Change::Tenant(id.clone())).await?;
+    Ok(deleted == 1)
+}
+
 async fn list_tenants(session: Tx, page: &PageRequest<TenantId>) -> Result<Vec<Tenant>, Failure> {
     let after = page.after.as_ref().map_or("", TenantId::as_str);
     let listed =
-        "SELECT id, name, rules, created_at FROM tenants WHERE id > $1 ORDER BY id LIMIT $2 OFFSET $3";
+        "SELECT id, name, rules, created_at FROM tenants WHERE id > $1 AND deleted_at IS NULL ORDER BY id
+         LIMIT $2 OFFSET $3";
     let rows = session.query(listed, &[&after, &i64::from(page.limit), &i64::from(page.offset)]).await?;
     rows.iter().map(read_tenant).collect()
 }
@@ -168,7 +190,7 @@ async fn list_tenants(session: Tx, page: &PageRequest<TenantId>) -> Result<Vec<T
 async fn create_key(tx: Tx, key: &ApiKey) -> Result<bool, Failure> {
     let tenant = key.tenant.as_ref().map(TenantId::as_str);
     if let Some(tenant) = tenant
-        && !tx.exists("SELECT 1 FROM tenants WHERE id = $1", &[&tenant]).await?
+        && !tx.exists("SELECT 1 FROM tenants WHERE id = $1 AND deleted_at IS NULL", &[&tenant]).await?
     {
         return Ok(false);
     }

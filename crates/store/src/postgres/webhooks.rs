@@ -184,7 +184,7 @@ async fn config_changes(
     limit: usize,
 ) -> Result<Option<(i64, bool, TenantRules, Vec<Sealed>)>, Failure> {
     // The version first: what is read after it may be newer, and is then read once more, but never older.
-    let now = "SELECT config_version, rules FROM tenants WHERE id = $1";
+    let now = "SELECT config_version, rules FROM tenants WHERE id = $1 AND deleted_at IS NULL";
     let Some(row) = session.query_opt(now, &[&tenant.as_str()]).await? else { return Ok(None) };
     let (now, rules) = (plain(&row, 0)?, from_json(&row, 1)?);
     let changed = webhooks!(

@@ -28,7 +28,8 @@ impl Tenancy for Sqlite {
     fn change_tenant(&self, tenant: Tenant) -> Answer<'_, bool> {
         self.write(move |transaction| {
             let changed = transaction.execute(
-                "UPDATE tenants SET name = ?2, rules = ?3, config_version = config_version + 1 WHERE id = ?1",
+                "UPDATE tenants SET name = ?2, rules = ?3, config_version = config_version + 1
+                 WHERE id = ?1 AND deleted_at IS NULL",
                 (tenant.id.as_str(), tenant.name, to_json(&tenant.rules)?),
             )?;
             // Whoever holds them may not be of that pool.
@@ -42,10 +43,30 @@ impl Tenancy for Sqlite {
         })
     }
 
+    fn delete_tenant(&self, id: TenantId, now: Time) -> Answer<'_, bool> {
+        self.write(move |transaction| {
+            // Whoever fanned out before is refused, and finds out why.
+            let deleted = transaction.execute(
+                "UPDATE tenants SET deleted_at = ?2, config_version = config_version + 1
+                 WHERE id = ?1 AND deleted_at IS NULL",
+                (id.as_str(), Col(now)),
+            )?;
+            transaction.execute(
+                "UPDATE api_keys SET revoked_at = ?2 WHERE tenant = ?1 AND revoked_at IS NULL",
+                (id.as_str(), Col(now)),
+            )?;
+            changes::tell(transaction, &Change::Keys)?;
+            changes::tell(transaction, &Change::Tenant(id))?;
+            Ok(deleted == 1)
+        })
+    }
+
     fn tenant(&self, id: TenantId) -> Answer<'_, Option<Tenant>> {
         self.read(move |connection| {
             connection
-                .prepare_cached("SELECT id, name, rules, created_at FROM tenants WHERE id = ?")?
+                .prepare_cached(
+                    "SELECT id, name, rules, created_at FROM tenants WHERE id = ? AND deleted_at IS NULL",
+                )?
                 .query_row([id.as_str()], read_tenant)
                 .optional()
         })
@@ -56,7 +77,8 @@ impl Tenancy for Sqlite {
             let after = page.after.as_ref().map_or("", TenantId::as_str);
             connection
                 .prepare_cached(
-                    "SELECT id, name, rules, created_at FROM tenants WHERE id > ? ORDER BY id LIMIT ? OFFSET ?",
+                    "SELECT id, name, rules, created_at FROM tenants
+                     WHERE id > ? AND deleted_at IS NULL ORDER BY id LIMIT ? OFFSET ?",
                 )?
                 .query_map((after, page.limit, page.offset), read_tenant)?
                 .collect()
@@ -67,7 +89,7 @@ impl Tenancy for Sqlite {
         self.write(move |transaction| {
             if let Some(tenant) = &key.tenant
                 && !transaction
-                    .prepare_cached("SELECT 1 FROM tenants WHERE id = ?")?
+                    .prepare_cached("SELECT 1 FROM tenants WHERE id = ? AND deleted_at IS NULL")?
                     .exists([tenant.as_str()])?
             {
                 return Ok(false);

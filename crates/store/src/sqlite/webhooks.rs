@@ -95,7 +95,7 @@ impl Webhooks for Sqlite {
             // One snapshot: the version and the webhooks must belong together.
             let snapshot = connection.unchecked_transaction()?;
             let now = snapshot
-                .prepare_cached("SELECT config_version, rules FROM tenants WHERE id = ?")?
+                .prepare_cached("SELECT config_version, rules FROM tenants WHERE id = ? AND deleted_at IS NULL")?
                 .query_row([tenant.as_str()], |row| Ok((row.get(0)?, from_json(row, 1)?)))
                 .optional()?;
             let Some((now, rules)) = now else { return Ok(None) };

@@ -13,7 +13,9 @@ CREATE TABLE tenants (
     -- Who sends for it, and how fast: a JSON document. Its pool is beside it, for lanes.
     rules          text NOT NULL DEFAULT '{}',
     pool           text NOT NULL DEFAULT 'default',
-    created_at     bigint NOT NULL
+    created_at     bigint NOT NULL,
+    -- Since when it is gone. The row stays, so that nobody ever gets its name and with it its history.
+    deleted_at     bigint
 ) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500);
 
 CREATE TABLE api_keys (

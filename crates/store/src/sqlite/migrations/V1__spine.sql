@@ -9,7 +9,9 @@ CREATE TABLE tenants (
     config_version INTEGER NOT NULL DEFAULT 1,
     -- Who sends for it, and how fast: a JSON document.
     rules          TEXT NOT NULL DEFAULT '{}',
-    created_at     INTEGER NOT NULL
+    created_at     INTEGER NOT NULL,
+    -- Since when it is gone. The row stays, so that nobody ever gets its name and with it its history.
+    deleted_at     INTEGER
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE api_keys (
