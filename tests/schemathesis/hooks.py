@@ -39,6 +39,9 @@ def real_path(case, number):
     if "delivery_id" in parameters:
         # A delivery goes with its webhook.
         parameters["id"], parameters["delivery_id"] = one_of("pairs", number)
+    elif case.method == "DELETE" and case.path == "/v1/tenants/{id}":
+        # Others have to be there for the other operations.
+        parameters["id"] = one_of("doomed", number)
     elif "id" in parameters and kind in THINGS:
         parameters["id"] = one_of(kind, number)
     if "key_id" in parameters:

@@ -117,6 +117,10 @@ async fn things(home: &Path) -> Value {
     api.eventually("dead deliveries", "/v1/dlq?limit=500", all_over).await;
     assert!(sent(&api).await >= dead as u64, "requests are counted");
     api.post("/v1/tenants", json!({"id": "acme"})).await.expect(201);
+    let doomed: Vec<_> = (0..50).map(|number| format!("doomed-{number}")).collect();
+    for tenant in &doomed {
+        api.post("/v1/tenants", json!({"id": tenant})).await.expect(201);
+    }
     let deliveries = entries(&api.get("/v1/deliveries?limit=500").await.expect(200));
     let pair = |delivery: &Value| json!([delivery["webhook_id"], delivery["id"]]);
     json!({
@@ -125,6 +129,7 @@ async fn things(home: &Path) -> Value {
         "deliveries": column(&deliveries, "id"),
         "pairs": deliveries.iter().map(pair).collect::<Vec<_>>(),
         "tenants": ["acme"],
+        "doomed": doomed,
         "keys": keys(&api, "/v1/tenants/acme/api-keys", json!({})).await,
         "admin-keys": keys(&api, "/v1/admin-keys", json!({})).await,
         "portal-sessions": keys(&api, "/v1/portal-sessions", json!({"tenant_id": "default"})).await,

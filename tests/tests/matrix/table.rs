@@ -83,7 +83,6 @@ pub(crate) const TABLE: &[Row] = &[
     row("POST", "/v1/tenants", Admin, r#"{"id": "made-by-the-matrix"}"#, 201),
     row("GET", "/v1/tenants/{id}", Admin, "", 200),
     row("PATCH", "/v1/tenants/{id}", Admin, r#"{"name": "changed"}"#, 200),
-    row("DELETE", "/v1/tenants/{id}", Admin, "", 204),
     row("GET", "/v1/tenants/{id}/api-keys", Admin, "", 200),
     row("POST", "/v1/tenants/{id}/api-keys", Admin, r#"{"scopes": ["read"]}"#, 201),
     row("DELETE", "/v1/tenants/{id}/api-keys/{key_id}", Admin, "", 204),
@@ -94,4 +93,6 @@ pub(crate) const TABLE: &[Row] = &[
     row("GET", "/v1/admin-keys", Admin, "", 200),
     row("POST", "/v1/admin-keys", Admin, "{}", 201),
     row("DELETE", "/v1/admin-keys/{key_id}", Admin, "", 204),
+    // The last one: nothing of a tenant can be asked for once it is gone.
+    row("DELETE", "/v1/tenants/{id}", Admin, "", 204),
 ];
