@@ -11,12 +11,14 @@ use redrive_tests::{entries, event_is, id, text};
 use serde_json::{Value, json};
 
 /// Things that nobody may ever see again.
-const PLANTED: [&str; 5] = [
+const PLANTED: [&str; 6] = [
     "planted-header-value",
     "planted-password",
     "planted-token",
     "whsec_cGxhbnRlZC1zZWNyZXQtcGxhbnRlZC1zZWNyZXQtIQ==",
     "cGxhbnRlZC1zZWNyZXQt",
+    // Basic authentication with that password.
+    "bWU6cGxhbnRlZC1wYXNzd29yZA",
 ];
 
 /// Webhooks that were told every secret there is.
@@ -112,7 +114,7 @@ async fn secrets_are_sealed_on_postgres_and_a_new_master_key_takes_over_while_se
             .database_url(database.url())
             .without_env("REDRIVE_SECRETS_MASTER_KEY")
             .env("REDRIVE_SECRETS_MASTER_KEY_FILE", current)
-            .env("REDRIVE_SECRETS_OLD_MASTER_KEY_FILES", json!(former).to_string())
+            .env("REDRIVE_SECRETS_OTHER_MASTER_KEY_FILES", json!(former).to_string())
     };
     let first = Redrive::start_with(on(&old, &[])).await;
     confide(&first.api(), &receiver.url()).await;
@@ -123,10 +125,14 @@ async fn secrets_are_sealed_on_postgres_and_a_new_master_key_takes_over_while_se
     // A node with the new key alone does not start, and says what to do.
     let refused = on(&new, &[]).run_to_end().await;
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(said.contains("secrets.old_master_key_files"), "{said}");
-    // One after the other gets both; the first still has the old one.
-    let second = Redrive::start_with(on(&new, &[&old])).await;
+    assert!(said.contains("secrets.other_master_key_files"), "{said}");
     drop(first);
+    // First all nodes learn to open with the new key, then one after the other seals with it.
+    let still_old = Redrive::start_with(on(&old, &[&new])).await;
+    let second = Redrive::start_with(on(&new, &[&old])).await;
+    let made = second.api().create_webhook(&receiver.url(), json!({"events": ["other"]})).await;
+    still_old.api().get(&format!("/v1/webhooks/{}", id(&made))).await.expect(200);
+    still_old.api().publish("nobody.wants.this", json!({})).await;
     let answer = second.api().post("/v1/secrets/rotate-master-key", json!({})).await.expect(200);
     assert_eq!(answer["sealed_anew"], 2);
     drop(second);
@@ -227,7 +233,8 @@ async fn an_endpoint_has_to_echo_before_it_gets_anything() {
         assert_eq!(answer.status, 409, "{switch}: {answer:?}");
     }
     // No way around it: not by switching it off and on.
-    api.post(&format!("{path}/disable"), json!({})).await.expect(200);
+    let disabled = api.post(&format!("{path}/disable"), json!({})).await.expect(200);
+    assert_eq!(disabled["state"], "disabled");
     let enabled = api.post(&format!("{path}/enable"), json!({})).await.expect(200);
     assert_eq!(enabled["state"], "pending_verification");
 

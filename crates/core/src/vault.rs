@@ -101,7 +101,7 @@ pub enum Closed {
     /// The master key is another one.
     #[error(
         "it is sealed with the master key {0}, which is not configured; \
-         name that key in secrets.old_master_key_files"
+         name that key in secrets.other_master_key_files"
     )]
     UnknownKey(MasterKeyId),
     /// It was changed, is not whole, or belongs to something else.

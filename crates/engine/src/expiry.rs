@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use redrive_core::{
-    DeadReason, Time, WebhookId, decide,
+    DeadReason, TenantId, Time, WebhookId, decide,
     webhook::{Webhook, WebhookState},
 };
 use redrive_store::{Next, StoreError};
@@ -88,31 +88,54 @@ impl Inner {
         }
     }
 
-    /// Disables webhooks whose time is over. Gives the time of the next one.
+    /// Disables webhooks whose time is over, and has endpoints asked to echo. Gives the time of the next one.
     async fn expire_webhooks(self: &Arc<Self>) -> Result<Option<Time>, StoreError> {
         loop {
             let now = self.clock.now();
             let found = self.store.expiring(now, STEP).await?;
-            if found.expired.is_empty() {
-                return Ok(found.next);
-            }
+            let mut done = 0;
             for (tenant, webhook) in found.expired {
-                self.verify_if_due(&tenant, webhook, now).await?;
-                let disable = |webhook: &mut Webhook| {
-                    // It may have been given more time since, or another node was faster.
-                    let over = webhook.spec.expires_at.is_some_and(|at| at <= now);
-                    let is_on = matches!(webhook.state, WebhookState::Active | WebhookState::Paused);
-                    if !is_on || !over {
-                        return Err(());
+                match self.expire_webhook(&tenant, webhook, now).await {
+                    Ok(true) => done += 1,
+                    Ok(false) => {}
+                    // One webhook that cannot be read must not keep all others waiting.
+                    Err(StoreError::Refused(why)) => {
+                        tracing::error!(%webhook, why, "a webhook cannot be read, and not be disabled");
                     }
-                    webhook.state = WebhookState::Disabled(EXPIRED.into());
-                    Ok(())
-                };
-                match Engine(self.clone()).change_webhook(&tenant, webhook, disable).await {
-                    Ok(_) | Err(ChangeError::Missing | ChangeError::Refused(())) => {}
-                    Err(ChangeError::Store(error)) => return Err(error),
+                    Err(error) => return Err(error),
                 }
             }
+            // What is left is for other nodes, or for later.
+            if done == 0 {
+                return Ok(found.next);
+            }
+        }
+    }
+
+    /// Does what is due about a webhook. False: nothing, here and now.
+    async fn expire_webhook(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        webhook: WebhookId,
+        now: Time,
+    ) -> Result<bool, StoreError> {
+        if self.verify_if_due(tenant, webhook, now).await? {
+            return Ok(true);
+        }
+        let disable = |webhook: &mut Webhook| {
+            // It may have been given more time since, or another node was faster.
+            let over = webhook.spec.expires_at.is_some_and(|at| at <= now);
+            let is_on = matches!(webhook.state, WebhookState::Active | WebhookState::Paused);
+            if !is_on || !over {
+                return Err(());
+            }
+            webhook.state = WebhookState::Disabled(EXPIRED.into());
+            Ok(())
+        };
+        match Engine(self.clone()).change_webhook(tenant, webhook, disable).await {
+            Ok(_) => Ok(true),
+            Err(ChangeError::Missing | ChangeError::Refused(())) => Ok(false),
+            Err(ChangeError::Store(error)) => Err(error),
         }
     }
 }

@@ -86,7 +86,7 @@ struct Inner {
     /// A webhook may expire sooner than was planned.
     expiry_alarm: Notify,
     /// Turns for asking endpoints to echo.
-    verifying: Semaphore,
+    verifying: Arc<Semaphore>,
     /// Outcomes that the store has not taken yet.
     kept: Kept,
     /// When the scheduler looks again.

@@ -91,10 +91,7 @@ impl Engine {
     /// Reads a tenant's webhooks if they are not known yet. Events that are published one right after the other
     /// from then on keep their order.
     pub async fn learn(&self, tenant: &TenantId) -> Result<(), StoreError> {
-        if !self.0.registry.knows(tenant) {
-            self.0.registry.refresh(&*self.0.store, tenant).await?;
-        }
-        Ok(())
+        self.0.registry.learn(&*self.0.store, tenant).await
     }
 
     /// Publishes an event: durable, with all its deliveries, once this returns.

@@ -309,6 +309,14 @@ impl Registry {
         Ok(Some(FanOut { version: config.version, hooks }))
     }
 
+    /// Reads a tenant's webhooks if they are not known yet.
+    pub(crate) async fn learn(&self, store: &dyn Store, tenant: &TenantId) -> Result<(), StoreError> {
+        if !self.knows(tenant) {
+            self.refresh(store, tenant).await?;
+        }
+        Ok(())
+    }
+
     /// Reads what changed since the tenant was last looked at, page by page: there may be very many webhooks.
     /// False: no such tenant.
     pub(crate) async fn refresh(&self, store: &dyn Store, tenant: &TenantId) -> Result<bool, StoreError> {
@@ -317,7 +325,13 @@ impl Registry {
             let changes = store.config_changes(tenant.clone(), known, PAGE).await?;
             let Some(changes) = changes else {
                 // It may have been there once.
-                self.tenants.write().remove(tenant);
+                if let Some(gone) = self.tenants.write().remove(tenant) {
+                    let gone = gone.read();
+                    let mut by_id = self.by_id.write();
+                    for id in gone.hooks.keys() {
+                        by_id.insert(*id, Known::Gone(gone.version));
+                    }
+                }
                 return Ok(false);
             };
             self.tenancy(tenant).set(changes.rules);

@@ -59,7 +59,7 @@ impl Engine {
             pace: Mutex::new(Pace::default()),
             gate_alarm: Notify::new(),
             expiry_alarm: Notify::new(),
-            verifying: Semaphore::new(verification::AT_ONCE),
+            verifying: Arc::new(Semaphore::new(verification::AT_ONCE)),
             dispatch: Dispatch::new(bounds),
             metrics: Metrics::new(metrics),
             kept: Kept::default(),

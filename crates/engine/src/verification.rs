@@ -19,14 +19,20 @@ pub(crate) const AT_ONCE: usize = 32;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Inner {
-    /// Asks the endpoint of a webhook that waits for its echo, if it is time to. Of several nodes, the one that
-    /// first notes that it asks does.
+    /// Asks the endpoint of a webhook that waits for its echo, if it is time to and this node sends for its tenant.
+    /// Of several nodes, the one that first notes that it asks does. False: nothing was done here.
     pub(crate) async fn verify_if_due(
         self: &Arc<Self>,
         tenant: &TenantId,
         webhook: WebhookId,
         now: Time,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
+        self.registry.learn(&*self.store, tenant).await?;
+        if !self.settings.role.sends() || !self.registry.tenancy(tenant).is_of_our_pools() {
+            return Ok(false);
+        }
+        // Whoever finds no turn comes back.
+        let Ok(turn) = self.verifying.clone().try_acquire_owned() else { return Ok(false) };
         let asks = |webhook: &mut Webhook| {
             let WebhookState::PendingVerification(verification) = &webhook.state else { return Err(()) };
             if verification.next > now {
@@ -40,17 +46,22 @@ impl Inner {
         };
         let webhook = match Engine(self.clone()).change_webhook(tenant, webhook, asks).await {
             Ok(webhook) => webhook,
-            Err(ChangeError::Missing | ChangeError::Refused(())) => return Ok(()),
+            Err(ChangeError::Missing | ChangeError::Refused(())) => return Ok(false),
             Err(ChangeError::Store(error)) => return Err(error),
         };
         if matches!(webhook.state, WebhookState::PendingVerification(_)) {
-            self.runtime.spawn(self.clone().verify(webhook));
+            let inner = self.clone();
+            self.runtime.spawn(async move {
+                inner.clone().verify(webhook).await;
+                drop(turn);
+                // Somebody may have found no turn.
+                inner.expiry_alarm.notify_one();
+            });
         }
-        Ok(())
+        Ok(true)
     }
 
     async fn verify(self: Arc<Self>, webhook: Webhook) {
-        let Ok(_turn) = self.verifying.acquire().await else { return };
         let (tenant, id, url) = (&webhook.tenant, webhook.id, &webhook.spec.url);
         let echoed = self.ask_for_echo(&webhook).await;
         let note = |webhook: &mut Webhook| {
@@ -97,14 +108,15 @@ impl Inner {
         }
     }
 
-    /// Signed like any other request, so that receivers can tell who asks.
+    /// Signed like any other request, so that receivers can tell who asks. Credentials are kept for a URL that is
+    /// known to be the right one.
     fn challenge_headers(&self, webhook: &Webhook, body: &[u8]) -> HeaderMap {
         let now = self.clock.now();
         let id = EventId::new(now, &clock::randomness()).to_string();
         let secrets: Vec<_> = signature::live(&webhook.secrets, now).collect();
         let signed = signature::sign(webhook.spec.signature, &secrets, &id, now, body);
         let value = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""));
-        let mut headers: HeaderMap = [
+        [
             (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
             (header::USER_AGENT, value(&self.settings.user_agent)),
             (HeaderName::from_static("webhook-id"), value(&id)),
@@ -115,16 +127,6 @@ impl Inner {
             (HeaderName::from_static("x-webhook-event"), value(redrive_core::verification::CHALLENGE)),
         ]
         .into_iter()
-        .collect();
-        if let Some(auth) = webhook.spec.auth.as_ref().and_then(|auth| auth.header()) {
-            headers.insert(header::AUTHORIZATION, auth);
-        }
-        for (name, value) in &webhook.spec.headers {
-            if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value.reveal()))
-            {
-                headers.insert(name, value);
-            }
-        }
-        headers
+        .collect()
     }
 }

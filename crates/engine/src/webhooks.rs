@@ -51,13 +51,13 @@ impl Engine {
                 return Err(ChangeError::Missing);
             };
             let Versioned { mut webhook, revision } = found;
-            let was_over = webhook.state.cancels_because().is_some();
+            let got_events = webhook.state.gets_events();
             change(&mut webhook).map_err(ChangeError::Refused)?;
             webhook.updated_at = self.0.clock.now();
             match self.0.store.change_webhook(webhook.clone(), revision).await? {
                 Changed::Done { version } => {
                     self.0.registry.changed(webhook.clone(), version);
-                    if was_over && webhook.state.gets_events() {
+                    if !got_events && webhook.state.gets_events() {
                         self.0.coordination.forgive(webhook.id);
                     }
                     self.0.follow(webhook.id);

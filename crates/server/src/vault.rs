@@ -35,7 +35,7 @@ pub(crate) enum NoVault {
     /// Something is sealed with a key that is not configured.
     #[error(
         "some webhooks are sealed with the master key {key}, which is not configured; name the file that holds it in \
-         secrets.old_master_key_files, or set it as the master key again"
+         secrets.other_master_key_files, or set it as the master key again"
     )]
     Unknown {
         /// The key's id.
@@ -53,7 +53,7 @@ pub(crate) fn open(config: &Config, profile: Profile, backend: &Backend) -> Resu
         None if profile == Profile::Dev => dev_key(backend)?,
         None => return Err(NoVault::NotConfigured),
     };
-    Ok(Vault::new(&current, &config.secrets.old()?, clock::secret_bytes))
+    Ok(Vault::new(&current, &config.secrets.others()?, clock::secret_bytes))
 }
 
 /// Refuses a store with something that this vault cannot open.

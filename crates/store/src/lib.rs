@@ -144,7 +144,7 @@ pub trait Webhooks {
         version: i64,
         limit: usize,
     ) -> Answer<'_, Option<ConfigChanges>>;
-    /// Webhooks whose waiting deliveries are still to be swept up.
+    /// Webhooks whose waiting deliveries are still to be swept up, without what is confidential about them.
     fn sweeping(&self) -> Answer<'_, Vec<Webhook>>;
     /// Cancels up to `limit` waiting deliveries of a webhook that no longer gets events.
     fn sweep(&self, webhook: WebhookId, reason: String, now: Time, limit: usize) -> Answer<'_, Step>;

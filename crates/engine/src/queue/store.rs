@@ -54,6 +54,11 @@ impl Inner {
             }
             let hook = match self.registry.find(&*self.store, key.webhook).await {
                 Ok(hook) => hook,
+                // One webhook that cannot be read must not keep all others waiting.
+                Err(StoreError::Refused(why)) => {
+                    tracing::error!(webhook = %key.webhook, why, "a webhook cannot be read, and is sent nothing");
+                    continue;
+                }
                 Err(error) => {
                     self.dispatch.claim_failed(&rooms);
                     return Err(error);

@@ -176,6 +176,7 @@ fn random_hex() -> String {
 /// A key that may be in use.
 struct Live {
     caller: Arc<Caller>,
+    session: bool,
     networks: Vec<IpNet>,
     expires_at: Option<Time>,
     /// When it was last used, in milliseconds, and which of that the store knows.
@@ -188,6 +189,7 @@ impl Live {
         let used = key.last_used_at.map_or(0, Time::millis);
         Self {
             caller: Arc::new(Caller::of(key)),
+            session: key.session,
             networks: key.networks.clone(),
             expires_at: key.expires_at,
             used: AtomicI64::new(used),
@@ -275,6 +277,16 @@ impl Keys {
         Some(live.caller.clone())
     }
 
+    /// Whether this is a session that is known here.
+    pub fn is_session(&self, id: KeyId) -> bool {
+        self.live.read().values().any(|live| live.session && live.caller.key == Some(id))
+    }
+
+    /// Forgets what has expired.
+    fn prune(&self, now: Time) {
+        self.live.write().retain(|_, live| live.expires_at.is_none_or(|end| now < end));
+    }
+
     /// When keys were last used that the store does not know of, to about a minute.
     fn untold(&self) -> Vec<(KeyId, Time)> {
         let untold = |live: &Live| {
@@ -326,11 +338,13 @@ impl Keys {
         now: Time,
     ) -> Result<bool, StoreError> {
         let _changing = self.changing.lock().await;
-        if !store.revoke_key(tenant, id, now).await? {
-            return Ok(false);
-        }
-        self.live.write().retain(|_, live| live.caller.key != Some(id));
-        Ok(true)
+        let owner = |live: &Live| match &live.caller.role {
+            Role::Admin => None,
+            Role::Tenant { tenant, .. } => Some(tenant.clone()),
+        };
+        // First of all here: whoever asks may hang up before the store has answered.
+        self.live.write().retain(|_, live| live.caller.key != Some(id) || owner(live) != tenant);
+        store.revoke_key(tenant, id, now).await
     }
 }
 
@@ -362,6 +376,7 @@ impl App {
             self.store().note_key_use(uses).await?;
         }
         let now = self.engine.clock().now();
+        self.keys.prune(now);
         let over = Time::from_millis(now.millis() - REMEMBERED.as_millis() as i64);
         self.store().forget_sessions(over, FORGOTTEN).await?;
         let kept = self.rules.audit_retention.as_millis() as i64;

@@ -26,13 +26,13 @@ impl App {
                 "data is {size} bytes; at most {most} are allowed. Publish a reference to larger content instead"
             )));
         }
-        self.check_event_quotas(&draft.tenant, draft.data.len()).await?;
-        let tenant = draft.tenant.clone();
-        let receipt = self.engine.publish(draft).await?;
-        if let Some(place) = receipt.sequence_number {
-            self.note_place(&tenant, place);
+        if !self.check_event_quotas(&draft.tenant, draft.data.len()).await? {
+            return Ok(self.engine.publish(draft).await?);
         }
-        Ok(receipt)
+        let tenant = draft.tenant.clone();
+        let published = self.engine.publish(draft).await;
+        self.settle_place(&tenant, published.as_ref().ok().and_then(|receipt| receipt.sequence_number));
+        Ok(published?)
     }
 
     /// One event.

@@ -38,6 +38,9 @@ impl App {
 
     /// Ends a session at once.
     pub async fn close_portal(&self, by: &Actor, tenant: TenantId, id: KeyId) -> Result<(), AppError> {
+        if !self.keys.is_session(id) {
+            return Err(AppError::NotFound("session"));
+        }
         self.revoke_key(by, Some(tenant), id).await
     }
 }

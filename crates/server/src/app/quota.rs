@@ -24,11 +24,25 @@ struct Today {
     /// The place of the last event before today, and of the last one there is.
     before: i64,
     last: i64,
+    /// Events that are being published.
+    under_way: i64,
+}
+
+impl Quotas {
+    /// Reserves a place for an event, if there is one left.
+    fn reserve(&self, tenant: &TenantId, day: i64, most: i64) -> bool {
+        let mut known = self.0.lock();
+        let Some(today) = known.get_mut(tenant).filter(|today| today.day == day) else { return false };
+        let free = today.last - today.before + today.under_way < most;
+        today.under_way += i64::from(free);
+        free
+    }
 }
 
 impl App {
-    /// Refuses an event that is one too many, or too large, for its tenant.
-    pub(super) async fn check_event_quotas(&self, tenant: &TenantId, size: usize) -> Result<(), AppError> {
+    /// Refuses an event that is one too many, or too large, for its tenant. True: a place was reserved for it, see
+    /// [`Self::settle_place`].
+    pub(super) async fn check_event_quotas(&self, tenant: &TenantId, size: usize) -> Result<bool, AppError> {
         self.engine.learn(tenant).await?;
         let quotas = self.engine.registry().tenancy(tenant).quotas();
         if let Some(most) = quotas.max_payload_bytes.filter(|most| size > *most as usize) {
@@ -36,13 +50,13 @@ impl App {
                 "data is {size} bytes; this tenant may send {most}. Publish a reference to larger content instead"
             )));
         }
-        let Some(most) = quotas.max_events_per_day else { return Ok(()) };
+        let Some(most) = quotas.max_events_per_day else { return Ok(false) };
         let now = self.engine.clock().now();
-        let today = self.today(tenant, now).await?;
-        if today.last - today.before < i64::from(most) {
-            return Ok(());
+        let day = self.learn_today(tenant, now).await?;
+        if self.quotas.reserve(tenant, day, i64::from(most)) {
+            return Ok(true);
         }
-        let midnight = (today.day + 1) * DAY;
+        let midnight = (day + 1) * DAY;
         Err(AppError::OverQuota {
             detail: format!(
                 "this tenant has published its {most} events of today; publish again from {}, or have its quota raised",
@@ -52,16 +66,18 @@ impl App {
         })
     }
 
-    async fn today(&self, tenant: &TenantId, now: Time) -> Result<Today, AppError> {
+    /// Sees to it that what was published today is known. Gives the day.
+    async fn learn_today(&self, tenant: &TenantId, now: Time) -> Result<i64, AppError> {
         let day = now.millis().div_euclid(DAY);
-        if let Some(today) = self.quotas.0.lock().get(tenant).filter(|today| today.day == day) {
-            return Ok(*today);
+        if self.quotas.0.lock().get(tenant).is_some_and(|today| today.day == day) {
+            return Ok(day);
         }
         let before = self.last_place(tenant, Some(Time::from_millis(day * DAY))).await?;
         let last = self.last_place(tenant, None).await?.max(before);
-        let today = Today { day, before, last };
-        self.quotas.0.lock().insert(tenant.clone(), today);
-        Ok(today)
+        let mut known = self.quotas.0.lock();
+        let under_way = known.get(tenant).map_or(0, |today| today.under_way);
+        known.insert(tenant.clone(), Today { day, before, last, under_way });
+        Ok(day)
     }
 
     /// The place of a tenant's last event before a time; 0 if there is none.
@@ -72,10 +88,11 @@ impl App {
         Ok(found.first().map_or(0, |stored| stored.sequence_number))
     }
 
-    /// Notes the place that an event was given.
-    pub(super) fn note_place(&self, tenant: &TenantId, place: i64) {
+    /// Notes the place that an event was given, if it was, in return for the one that was reserved.
+    pub(super) fn settle_place(&self, tenant: &TenantId, place: Option<i64>) {
         if let Some(today) = self.quotas.0.lock().get_mut(tenant) {
-            today.last = today.last.max(place);
+            today.under_way -= 1;
+            today.last = today.last.max(place.unwrap_or_default());
         }
     }
 

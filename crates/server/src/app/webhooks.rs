@@ -21,6 +21,8 @@ use super::{
 
 /// What the test event is called.
 pub const TEST_EVENT: &str = "redrive.test";
+/// How long it takes until an endpoint may be asked by hand once more.
+const BETWEEN_ASKING: Duration = Duration::from_secs(30);
 /// How long the old secret still signs after a rotation.
 pub const DEFAULT_OVERLAP: Span = Span::secs(24 * 3600);
 
@@ -126,6 +128,11 @@ impl App {
             if webhook.state.gets_events() && !old.state.gets_events() {
                 must_not_be_over(webhook.spec.expires_at, now)?;
             }
+            let moved = webhook.spec.url != old.spec.url;
+            if moved && matches!(webhook.state, WebhookState::PendingVerification(_)) {
+                // What was waited for is another one's echo.
+                webhook.state = WebhookState::Active;
+            }
             webhook.verify_first(old.state.gets_events(), now);
             Ok::<_, AppError>(old)
         };
@@ -152,8 +159,9 @@ impl App {
     ) -> Result<Webhook, AppError> {
         self.change_webhook(by, "webhook.verify", tenant, id, |webhook| {
             must_be_enabled(webhook)?;
-            let keeps_events = webhook.state.gets_events();
             let now = self.engine.clock().now();
+            must_be_ready_to_ask(webhook, now)?;
+            let keeps_events = webhook.state.gets_events();
             webhook.spec.verify_url = true;
             webhook.spec.verified_url = None;
             webhook.state = WebhookState::PendingVerification(Verification::begin(now, keeps_events));
@@ -281,6 +289,22 @@ fn must_be_enabled(webhook: &Webhook) -> Result<(), AppError> {
                 webhook.id
             ),
         )),
+    }
+}
+
+/// Nobody may have an endpoint asked again and again.
+fn must_be_ready_to_ask(webhook: &Webhook, now: Time) -> Result<(), AppError> {
+    match &webhook.state {
+        WebhookState::Paused => {
+            Err(AppError::conflict("webhook_paused", "the webhook is paused; resume it first"))
+        }
+        WebhookState::PendingVerification(verification) if now < verification.since + BETWEEN_ASKING => {
+            Err(AppError::conflict(
+                "verified_recently",
+                "the endpoint was asked a moment ago; wait half a minute",
+            ))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -28,7 +28,7 @@ pub(super) fn run(command: SecretsCommand) -> Result<(), CliError> {
             let changed = block_on(rotate(&args))?;
             println!(
                 "{changed} webhooks are sealed anew. Once every server runs with the new master key, the old one can \
-                 be taken out of secrets.old_master_key_files."
+                 be taken out of secrets.other_master_key_files."
             );
         }
     }

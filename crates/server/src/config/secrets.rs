@@ -17,8 +17,8 @@ pub struct Secrets {
     pub master_key_file: Option<PathBuf>,
     /// A command that prints it.
     pub master_key_command: Option<String>,
-    /// Files with keys that were in use before.
-    pub old_master_key_files: Vec<PathBuf>,
+    /// Files with other keys that may have sealed something.
+    pub other_master_key_files: Vec<PathBuf>,
 }
 
 impl Secrets {
@@ -45,10 +45,10 @@ impl Secrets {
         }
     }
 
-    /// The keys that were in use before.
-    pub fn old(&self) -> Result<Vec<MasterKey>, ConfigError> {
-        let setting = "secrets.old_master_key_files";
-        self.old_master_key_files.iter().map(|path| parse(setting, &read_file(setting, path)?)).collect()
+    /// Other keys that may have sealed something.
+    pub fn others(&self) -> Result<Vec<MasterKey>, ConfigError> {
+        let setting = "secrets.other_master_key_files";
+        self.other_master_key_files.iter().map(|path| parse(setting, &read_file(setting, path)?)).collect()
     }
 }
 
@@ -95,8 +95,8 @@ mod tests {
         assert!(Secrets::default().current().unwrap().is_none());
         let two = Secrets { master_key: text.master_key, ..file };
         assert!(two.current().unwrap_err().to_string().contains("keep one of them"));
-        let old = Secrets { old_master_key_files: vec![path], ..Secrets::default() };
-        assert_eq!(old.old().unwrap()[0].id(), key.id());
+        let other = Secrets { other_master_key_files: vec![path], ..Secrets::default() };
+        assert_eq!(other.others().unwrap()[0].id(), key.id());
     }
 
     #[test]

@@ -79,8 +79,8 @@ pub const SETTINGS: &[Setting] = &[
     setting("secrets.master_key_file", "A file that holds the master key, for secret mounts."),
     setting("secrets.master_key_command", "A command that prints the master key, for key managers."),
     setting(
-        "secrets.old_master_key_files",
-        "Files with master keys that were in use before, until everything is sealed with the new one.",
+        "secrets.other_master_key_files",
+        "Files with other master keys that may have sealed something: the one before, or the next one.",
     ),
     setting("audit.retention", "How long it is remembered who changed what. Long enough for an audit."),
     setting(

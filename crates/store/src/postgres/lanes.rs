@@ -18,21 +18,22 @@ use crate::Epoch;
 
 /// What lets lanes look for work early enough, given `k(webhook, lane, wake_at)`, its webhooks, and the numbers of
 /// the values for ever and for the default pool. Lanes that do so already are kept as they are until the commit;
-/// orders are always locked, since only their first counts.
+/// orders are always locked, since only their first counts. What blocks webhooks is locked before their lanes: the one
+/// is counted for the other.
 macro_rules! early_lanes {
     ($webhooks:literal, $forever:literal) => {
         concat!(
-            "early AS MATERIALIZED (
-         SELECT l.webhook, l.lane FROM k CROSS JOIN LATERAL (
-             SELECT * FROM lanes l WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\"
-                 AND l.lane >= 'A' AND l.wake_at <= k.wake_at LIMIT 1 FOR KEY SHARE) l),
-     r AS (
+            "r AS MATERIALIZED (
          SELECT webhook, CASE WHEN paused THEN ",
             $forever,
             "::bigint ELSE greatest(hold_until, circuit_until) END AS until
          FROM runtime WHERE webhook = ANY(",
             $webhooks,
-            "::uuid[]) ORDER BY webhook FOR SHARE)"
+            "::uuid[]) ORDER BY webhook FOR SHARE),
+     early AS MATERIALIZED (
+         SELECT l.webhook, l.lane FROM (SELECT count(*) AS n FROM r) locked CROSS JOIN k CROSS JOIN LATERAL (
+             SELECT * FROM lanes l WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\"
+                 AND l.lane >= 'A' AND l.wake_at <= k.wake_at AND locked.n >= 0 LIMIT 1 FOR KEY SHARE) l)"
         )
     };
 }

@@ -61,6 +61,8 @@ pub(super) async fn release(
     let keys: Keys =
         orphans.iter().map(|one| (one.place.webhook, one.place.lane.code().into_owned())).collect();
     let count = orphans.len();
+    // Before they are kept as they are: two who do both would wait for each other.
+    lanes::lock(&tx, &keys).await?;
     give_back(&tx, orphans, |delivery| due.get(&delivery).copied().unwrap_or(now), now).await?;
     unhold(&tx, &keys, epoch).await?;
     Ok(count)

@@ -19,7 +19,7 @@ use super::{
     lanes::{self, Keys, Place, Rescued, Wait},
     leases::{Orphan, created, lock_leases, read_orphan},
     session::{Failure, Session, Tx},
-    undelivered, webhooks,
+    tenancy, undelivered, webhooks,
 };
 use crate::{Attempt, Disable, Done, Effects, Next, Outcome, Record, Recorded};
 
@@ -424,11 +424,21 @@ async fn apply(tx: &Session, applied: &[Leased<'_>], results: &mut Results) -> R
         return Ok(());
     }
     let outcomes: Vec<_> = applied.iter().map(|one| one.outcome).collect();
+    // Nobody may change a webhook that is read to be disabled. Tenants come first.
+    let owners: BTreeSet<_> =
+        outcomes.iter().filter(|one| one.disable.is_some()).map(|one| &one.tenant).collect();
+    for tenant in owners {
+        tenancy::lock(tx, tenant).await?;
+    }
     // What blocks webhooks is locked before their lanes.
     let moving: BTreeSet<_> =
         outcomes.iter().filter(|one| one.effects != Effects::default()).map(|one| one.webhook).collect();
     if !moving.is_empty() {
         gates::lock_to_change(tx, &moving).await?;
+    }
+    // Lanes that will look at other times are locked against everybody at once, not after being kept as they are.
+    for webhook in &moving {
+        lanes::lock_all(tx, *webhook).await?;
     }
     update(tx, &outcomes).await?;
     let (arrived, others): (Vec<&Outcome>, Vec<&Outcome>) =

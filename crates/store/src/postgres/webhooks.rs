@@ -107,10 +107,11 @@ impl Webhooks for Postgres {
 
     fn sweeping(&self) -> Answer<'_, Vec<Webhook>> {
         Box::pin(async move {
-            let found = self.read(|session| async move {
-                session.query(webhooks!("WHERE sweeping"), &[]).await?.iter().map(read_webhook).collect()
-            });
-            self.shared.seals.open_all(found.await?)
+            self.read(|session| async move {
+                let rows = session.query(webhooks!("WHERE sweeping"), &[]).await?;
+                rows.iter().map(|row| Ok(read_webhook(row)?.webhook)).collect()
+            })
+            .await
         })
     }
 
@@ -240,8 +241,8 @@ pub(super) async fn find(
 /// Writes a webhook under the tenant's next version. None: there is no such tenant.
 pub(super) async fn store(tx: &Session, sealed: &Sealed) -> Result<Option<i64>, Failure> {
     let Sealed { webhook, sealed } = sealed;
-    let next =
-        "UPDATE tenants SET config_version = config_version + 1 WHERE id = $1 RETURNING config_version";
+    let next = "UPDATE tenants SET config_version = config_version + 1
+                WHERE id = $1 AND deleted_at IS NULL RETURNING config_version";
     let Some(row) = tx.query_opt(next, &[&webhook.tenant.as_str()]).await? else { return Ok(None) };
     let version: i64 = plain(&row, 0)?;
     gates::forgive(tx, webhook).await?;

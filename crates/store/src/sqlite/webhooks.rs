@@ -120,13 +120,12 @@ impl Webhooks for Sqlite {
     }
 
     fn sweeping(&self) -> Answer<'_, Vec<Webhook>> {
-        let found = self.read(|connection| {
+        self.read(|connection| {
             connection
                 .prepare_cached(&format!("SELECT {COLUMNS} FROM webhooks WHERE sweeping = 1"))?
-                .query_map((), read_webhook)?
+                .query_map((), |row| Ok(read_webhook(row)?.webhook))?
                 .collect()
-        });
-        Box::pin(async { self.seals.open_all(found.await?) })
+        })
     }
 
     fn sweep(&self, webhook: WebhookId, reason: String, now: Time, limit: usize) -> Answer<'_, Step> {
@@ -228,7 +227,8 @@ pub(super) fn store(transaction: &Transaction<'_>, sealed: &Sealed) -> rusqlite:
     let Sealed { webhook, sealed } = sealed;
     let version = transaction
         .prepare_cached(
-            "UPDATE tenants SET config_version = config_version + 1 WHERE id = ? RETURNING config_version",
+            "UPDATE tenants SET config_version = config_version + 1
+             WHERE id = ? AND deleted_at IS NULL RETURNING config_version",
         )?
         .query_row([webhook.tenant.as_str()], |row| row.get(0))
         .optional()?;

@@ -160,7 +160,7 @@ impl InputState {
         match self {
             Self::Active => *state = WebhookState::Active,
             Self::Paused => *state = WebhookState::Paused,
-            Self::Disabled if state.gets_events() => *state = disabled_by_request(),
+            Self::Disabled if state.cancels_because().is_none() => *state = disabled_by_request(),
             Self::Disabled => {}
         }
     }
