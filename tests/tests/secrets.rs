@@ -262,3 +262,31 @@ async fn an_endpoint_has_to_echo_before_it_gets_anything() {
     assert_eq!(last["type"], "order.created", "nothing but challenges before it: {last}");
     assert!(got[..got.len() - 1].iter().all(|one| one.json()["type"] == "redrive.challenge"));
 }
+
+#[tokio::test]
+async fn only_nodes_that_send_ask_for_an_echo() {
+    let (database, receiver) = (Postgres::shared().await, Receiver::answering(200).await);
+    let front = Redrive::start_with(Setup::new().database_url(database.url()).role("api")).await;
+    let api = front.api();
+    let webhook = api.create_webhook(&receiver.url(), json!({"verify_url": true})).await;
+    let path = format!("/v1/webhooks/{}", id(&webhook));
+    tokio::time::sleep(std::time::Duration::from_millis(700)).await;
+    assert_eq!(receiver.count(), 0, "a node of this role sends nothing");
+    let worker = Redrive::start_with(Setup::new().database_url(database.url()).role("worker")).await;
+    receiver.wait_for(1).await;
+    let told = |webhook: &Value| webhook["verification"]["last_error"].is_string();
+    api.eventually("what came of it", &path, told).await;
+    assert_eq!(api.post(&format!("{path}/verify"), json!({})).await.status, 409, "not again and again");
+
+    // Another URL is another endpoint: it is asked at once.
+    let echoing = Receiver::with(|arrival| {
+        Reply::status(200).body(arrival.json()["challenge"].as_str().unwrap_or("").to_owned())
+    })
+    .await;
+    api.patch(&path, json!({"url": echoing.url()})).await.expect(200);
+    api.eventually("it is verified", &path, |webhook| webhook["state"] == "active").await;
+    api.post(&format!("{path}/pause"), json!({})).await.expect(200);
+    let paused = api.post(&format!("{path}/verify"), json!({})).await;
+    assert_eq!((paused.status, paused.problem().as_str()), (409, "webhook_paused"));
+    drop(worker);
+}

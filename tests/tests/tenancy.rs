@@ -146,6 +146,10 @@ async fn a_tenant_gets_no_more_than_its_quotas() {
     assert_eq!((over.status, over.problem().as_str()), (429, "quota_exceeded"));
     let seconds: u64 = over.header("retry-after").unwrap().parse().unwrap();
     assert!((1..=24 * 3600 + 1).contains(&seconds), "until midnight: {seconds}");
+    // Not by a batch either.
+    let batch = json!({"events": vec![event.clone(); 5]});
+    let answer = api.post("/v1/events/batch", batch).await;
+    assert!(!answer.json().to_string().contains("evt_"), "{answer:?}");
     // Others are not meant, and more is allowed as soon as somebody says so.
     admin.post("/v1/events", &event).await.expect(202);
     admin.patch("/v1/tenants/acme", json!({"quotas": null})).await.expect(200);

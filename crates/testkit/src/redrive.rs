@@ -359,7 +359,11 @@ impl Drop for Redrive {
         }
         let output = self.output();
         if !std::thread::panicking() {
-            return assert_discreet(&output);
+            // Tests of this file have scripts in its place.
+            if self.setup.binary.is_none() {
+                assert_discreet(&output);
+            }
+            return;
         }
         if !output.is_empty() {
             eprintln!("--- output of redrive ---\n{output}--- end of output ---");

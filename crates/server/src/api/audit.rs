@@ -104,7 +104,7 @@ impl From<AuditEntry> for AuditView {
 
 /// Look into the audit log
 ///
-/// Every change by anybody is in it. An entry is never changed, and is kept for a year.
+/// Every change that anybody made is in it. An entry is never changed, and is kept for `audit.retention`.
 #[utoipa::path(
     get, path = "/v1/audit-log", tag = "tenants", params(AuditQuery),
     responses((status = 200, description = "Newest first", body = Page<AuditView>), ReadProblems),

@@ -3,9 +3,9 @@
 
 use std::{net::IpAddr, ops::Deref, sync::Arc};
 
-use redrive_core::{AuditId, TenantId, webhook::Webhook};
+use redrive_core::{AuditId, TenantId, Time, webhook::Webhook};
 use redrive_engine::clock;
-use redrive_store::{ApiKey, AuditEnd, AuditEntry, AuditFilter, PageRequest, Tenant};
+use redrive_store::{ApiKey, AuditEnd, AuditEntry, AuditFilter, PageRequest, Store, StoreError, Tenant};
 use serde_json::{Value, json};
 
 use super::{App, AppError, Caller, Scope};
@@ -95,6 +95,41 @@ impl App {
     ) -> Result<Vec<AuditEntry>, AppError> {
         Ok(self.store().list_audit(filter, page).await?)
     }
+}
+
+/// Notes what the command line is about to do to a store without a server in between. Gives the entry to complete.
+pub async fn begin_by_hand(
+    store: &dyn Store,
+    now: Time,
+    action: &'static str,
+    tenant: Option<TenantId>,
+    object: Option<String>,
+) -> Result<AuditId, StoreError> {
+    let id = AuditId::new(now, &clock::randomness());
+    let actor = "command line".to_owned();
+    let entry = AuditEntry {
+        id,
+        tenant,
+        actor,
+        key: None,
+        address: None,
+        action: action.to_owned(),
+        object,
+        end: None,
+    };
+    store.begin_audit(entry).await?;
+    Ok(id)
+}
+
+/// Completes such an entry.
+pub async fn finish_by_hand(
+    store: &dyn Store,
+    id: AuditId,
+    object: Option<String>,
+    done: bool,
+) -> Result<(), StoreError> {
+    let result = if done { "done" } else { "there is no such thing" }.to_owned();
+    store.finish_audit(id, AuditEnd { result, object, before: None, after: None }).await
 }
 
 /// What can be shown of a webhook. Its document holds nothing that is confidential.

@@ -24,6 +24,8 @@ use super::{App, AppError};
 
 /// How often the keys of a store that nodes share are read, should no word of a change come through.
 const READ_AGAIN: Duration = Duration::from_secs(30);
+/// How many milliseconds lie between two uses of a key that are noted.
+const NOTED_EVERY: i64 = 1_000;
 /// How often the store is told which keys were used.
 const TELL: Duration = Duration::from_secs(30);
 /// How much later than it knows a use has to be for the store to be told.
@@ -273,7 +275,10 @@ impl Keys {
         }
         let live = self.live.read();
         let live = live.get(&hash).filter(|live| live.admits(now, from))?;
-        live.used.fetch_max(now.millis(), Relaxed);
+        // Not for every call: all of them would write to the same place in memory.
+        if now.millis() - live.used.load(Relaxed) >= NOTED_EVERY {
+            live.used.fetch_max(now.millis(), Relaxed);
+        }
         Some(live.caller.clone())
     }
 

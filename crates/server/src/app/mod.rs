@@ -13,7 +13,7 @@ pub mod health;
 mod metrics;
 pub mod portal;
 pub mod quota;
-mod secrets;
+pub mod secrets;
 pub mod tenants;
 pub mod throttle;
 pub mod webhooks;

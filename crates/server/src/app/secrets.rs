@@ -1,5 +1,7 @@
 //! Sealing everything with a new master key, while the server runs.
 
+use redrive_store::{Store, StoreError};
+
 use super::{
     Actor, App, AppError,
     audit::{Deed, Traces},
@@ -13,16 +15,22 @@ impl App {
     pub async fn rotate_master_key(&self, by: &Actor) -> Result<usize, AppError> {
         let deed = Deed { action: "master_key.rotate", tenant: None, object: None };
         self.audited(by, deed, async {
-            let (mut after, mut changed) = (None, 0);
-            loop {
-                let step = self.store().rewrap(after, STEP).await?;
-                changed += step.changed;
-                match step.last {
-                    Some(last) => after = Some(last),
-                    None => return Ok((changed, Traces::default())),
-                }
-            }
+            let changed = rewrap_all(self.store()).await?;
+            Ok((changed, Traces::default()))
         })
         .await
+    }
+}
+
+/// Seals every webhook of a store with the current master key, as far as it is not. Gives how many were.
+pub async fn rewrap_all(store: &dyn Store) -> Result<usize, StoreError> {
+    let (mut after, mut changed) = (None, 0);
+    loop {
+        let step = store.rewrap(after, STEP).await?;
+        changed += step.changed;
+        match step.last {
+            Some(last) => after = Some(last),
+            None => return Ok(changed),
+        }
     }
 }

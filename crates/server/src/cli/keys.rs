@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{CliError, ServerArgs, block_on, remote::Remote, run::DEV_KEY};
 use crate::{
-    app::{Keys, NewKey, Scope},
+    app::{Keys, NewKey, Scope, audit},
     config::{Backend, Config, Profile},
     store,
 };
@@ -162,8 +162,11 @@ async fn create(args: CreateArgs) -> Result<(), CliError> {
     let (id, key) = match open(&config, &backend).await? {
         Place::Store(store, keys) => {
             let now = store::now(&*store).await?;
+            let entry = audit::begin_by_hand(&*store, now, "api_key.create", tenant.clone(), None).await?;
             let new = NewKey { tenant, name: args.name, scopes, ..NewKey::default() };
             let made = keys.create(&*store, new, now).await?;
+            let id = made.as_ref().map(|(key, _)| key.id.to_string());
+            audit::finish_by_hand(&*store, entry, id, made.is_some()).await?;
             let missing = || CliError::said(format!("there is no tenant {}", args.which.tenant));
             let (key, secret) = made.ok_or_else(missing)?;
             (key.id.to_string(), secret)
@@ -228,7 +231,11 @@ async fn revoke(args: RevokeArgs) -> Result<(), CliError> {
     match open_existing(&args.which.server).await? {
         Place::Store(store, keys) => {
             let now = store::now(&*store).await?;
-            if !keys.revoke(&*store, args.which.tenant()?, args.id, now).await? {
+            let (tenant, object) = (args.which.tenant()?, Some(args.id.to_string()));
+            let entry = audit::begin_by_hand(&*store, now, "api_key.revoke", tenant.clone(), object).await?;
+            let revoked = keys.revoke(&*store, tenant, args.id, now).await?;
+            audit::finish_by_hand(&*store, entry, None, revoked).await?;
+            if !revoked {
                 return Err(CliError::said(format!(
                     "there is no live key {}; see: redrive keys list",
                     args.id

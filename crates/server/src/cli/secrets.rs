@@ -5,12 +5,10 @@ use serde_json::json;
 
 use super::{CliError, ServerArgs, block_on, keys::admin_key, remote::Remote};
 use crate::{
+    app::{audit, secrets::rewrap_all},
     config::{Backend, Profile},
     store, vault,
 };
-
-/// Webhooks sealed anew in one step.
-const STEP: usize = 200;
 
 #[derive(Subcommand)]
 pub(super) enum SecretsCommand {
@@ -53,13 +51,9 @@ async fn rotate(args: &ServerArgs) -> Result<u64, CliError> {
         Err(error) => return Err(error.into()),
     };
     vault::check(&vault, &*store).await?;
-    let (mut after, mut changed) = (None, 0);
-    loop {
-        let step = store.rewrap(after, STEP).await?;
-        changed += step.changed as u64;
-        match step.last {
-            Some(last) => after = Some(last),
-            None => return Ok(changed),
-        }
-    }
+    let now = store::now(&*store).await?;
+    let entry = audit::begin_by_hand(&*store, now, "master_key.rotate", None, None).await?;
+    let changed = rewrap_all(&*store).await?;
+    audit::finish_by_hand(&*store, entry, None, true).await?;
+    Ok(changed as u64)
 }
