@@ -290,3 +290,16 @@ async fn only_nodes_that_send_ask_for_an_echo() {
     assert_eq!((paused.status, paused.problem().as_str()), (409, "webhook_paused"));
     drop(worker);
 }
+
+#[tokio::test]
+async fn an_endpoint_that_never_echoes_is_given_up_on_after_a_day() {
+    let receiver = Receiver::answering(200).await;
+    let redrive = Redrive::start_with(Setup::new().env("REDRIVE_DEV_CLOCK_SPEED", "20000")).await;
+    let api = redrive.api();
+    let webhook = api.create_webhook(&receiver.url(), json!({"verify_url": true})).await;
+    let path = format!("/v1/webhooks/{}", id(&webhook));
+    let over = api.eventually("it is given up on", &path, |webhook| webhook["state"] == "disabled").await;
+    assert_eq!(over["disabled_reason"], "the endpoint did not echo the challenge in time");
+    assert!(receiver.count() > 5, "it was asked {} times", receiver.count());
+    assert!(receiver.arrivals().iter().all(|one| one.json()["type"] == "redrive.challenge"));
+}
