@@ -21,6 +21,13 @@ pub struct BadId {
     prefix: &'static str,
 }
 
+/// The bytes of the least id of a time, of whatever type.
+pub fn first_at(at: Time) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..6].copy_from_slice(&at.millis().to_be_bytes()[2..]);
+    bytes
+}
+
 macro_rules! typed_id {
     ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
         $(#[$doc])*
@@ -48,9 +55,7 @@ macro_rules! typed_id {
 
             /// The least id of a time: those made then or later are no less.
             pub fn first_at(at: Time) -> Self {
-                let mut bytes = [0; 16];
-                bytes[..6].copy_from_slice(&at.millis().to_be_bytes()[2..]);
-                Self::from_bytes(bytes)
+                Self::from_bytes(first_at(at))
             }
 
             /// When the id was made, as the id itself tells it.

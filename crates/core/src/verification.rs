@@ -14,6 +14,8 @@ pub const CHALLENGE: &str = "redrive.challenge";
 pub const NOT_VERIFIED: &str = "the endpoint did not echo the challenge in time";
 /// For how long an endpoint is asked.
 pub const PATIENCE: Duration = Duration::from_secs(24 * 3600);
+/// How long it takes until it may begin anew by hand.
+const BETWEEN: Duration = Duration::from_secs(30);
 /// How long to wait after each failed try; after the last of these, always so long.
 const WAITS: [u64; 6] = [5, 30, 120, 600, 1800, 3600];
 
@@ -37,6 +39,11 @@ impl Verification {
     /// One that begins now.
     pub fn begin(now: Time, keeps_events: bool) -> Self {
         Self { since: now, tries: 0, next: now, keeps_events, last_error: None }
+    }
+
+    /// Whether it may begin anew by hand: nobody may have an endpoint asked again and again.
+    pub fn may_begin_anew(&self, now: Time) -> bool {
+        now >= self.since + BETWEEN
     }
 
     /// The same once the endpoint is being asked, as if that failed. None: its time is over.
@@ -90,6 +97,13 @@ mod tests {
         assert!(asked.is_sorted() && asked.len() < 40);
         assert_eq!(verification.next, begin + PATIENCE, "and then it is over");
         assert_eq!(verification.asked(begin + PATIENCE), None);
+    }
+
+    #[test]
+    fn it_begins_anew_by_hand_only_after_a_while() {
+        let verification = Verification::begin(Time::from_secs(1_000), false);
+        assert!(!verification.may_begin_anew(Time::from_secs(1_029)));
+        assert!(verification.may_begin_anew(Time::from_secs(1_030)));
     }
 
     #[test]

@@ -239,9 +239,15 @@ pub struct Webhook {
 }
 
 impl Webhook {
-    /// Sees to it that a URL which is to be verified gets nothing but a challenge until it is. `keeps_events`: whether
-    /// events become deliveries that wait for it.
-    pub fn verify_first(&mut self, keeps_events: bool, now: Time) {
+    /// Sees to it that a URL which is to be verified gets nothing but a challenge until it is. One that got events
+    /// before, as `old` tells, goes on getting them; they wait for it.
+    pub fn verify_first(&mut self, old: Option<&Self>, now: Time) {
+        let keeps_events = old.is_some_and(|old| old.state.gets_events());
+        let moved = old.is_some_and(|old| old.spec.url != self.spec.url);
+        if moved && matches!(self.state, WebhookState::PendingVerification(_)) {
+            // What was waited for is another one's echo.
+            self.state = WebhookState::Active;
+        }
         let spec = &self.spec;
         let is_verified = !spec.verify_url || spec.verified_url.as_ref() == Some(&spec.url);
         match self.state {

@@ -21,15 +21,15 @@ use crate::{
     registry::Hook,
 };
 
-const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
-const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
-const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
-const X_WEBHOOK_ID: HeaderName = HeaderName::from_static("x-webhook-id");
-const X_WEBHOOK_EVENT: HeaderName = HeaderName::from_static("x-webhook-event");
+pub(crate) const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
+pub(crate) const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
+pub(crate) const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
+pub(crate) const X_WEBHOOK_ID: HeaderName = HeaderName::from_static("x-webhook-id");
+pub(crate) const X_WEBHOOK_EVENT: HeaderName = HeaderName::from_static("x-webhook-event");
 const X_WEBHOOK_DELIVERY: HeaderName = HeaderName::from_static("x-webhook-delivery");
 const X_WEBHOOK_ATTEMPT: HeaderName = HeaderName::from_static("x-webhook-attempt");
 const X_WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("x-webhook-timestamp");
-const X_WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("x-webhook-signature");
+pub(crate) const X_WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("x-webhook-signature");
 const X_IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("x-idempotency-key");
 
 /// A try and what came of it.
@@ -182,12 +182,12 @@ impl Inner {
     }
 }
 
-fn text(text: &str) -> HeaderValue {
+pub(crate) fn text(text: &str) -> HeaderValue {
     // Keys may hold any letters; a header value takes their bytes. Nothing checked at publish fails here.
     HeaderValue::from_bytes(text.as_bytes()).unwrap_or(HeaderValue::from_static(""))
 }
 
-fn owned(text: String) -> HeaderValue {
+pub(crate) fn owned(text: String) -> HeaderValue {
     HeaderValue::from_maybe_shared(bytes::Bytes::from(text)).unwrap_or(HeaderValue::from_static(""))
 }
 

@@ -171,6 +171,11 @@ pub fn secret_bytes() -> [u8; 32] {
     bytes
 }
 
+/// The same in hexadecimal digits.
+pub fn secret_hex() -> String {
+    secret_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// A roll of the dice, uniform in [0, 1).
 pub fn roll() -> f64 {
     rand::random()

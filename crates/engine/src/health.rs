@@ -77,7 +77,7 @@ impl Inner {
             self.flush_health().await;
             let now = self.clock.now();
             self.coordination.tidy(now, &|webhook| self.registry.hook(webhook));
-            let old = Time::from_millis(now.millis() - KEPT.as_millis() as i64);
+            let old = now.back(KEPT);
             while matches!(self.store.forget_rollups(old, STEP).await, Ok(STEP)) {
                 tokio::task::yield_now().await;
             }

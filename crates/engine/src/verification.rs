@@ -2,16 +2,23 @@
 
 use std::{sync::Arc, time::Duration};
 
-use http::{HeaderMap, HeaderName, HeaderValue, header};
+use http::{HeaderMap, HeaderValue, header};
 use redrive_core::{
     EventId, TenantId, Time, WebhookId, signature,
-    verification::{NOT_VERIFIED, challenge_body, is_echo},
+    verification::{CHALLENGE, NOT_VERIFIED, challenge_body, is_echo},
     webhook::{Webhook, WebhookState},
 };
 use redrive_egress::{Outbound, Target};
 use redrive_store::StoreError;
 
-use crate::{ChangeError, Engine, Inner, clock};
+use crate::{
+    ChangeError, Engine, Inner,
+    attempt::{
+        WEBHOOK_ID, WEBHOOK_SIGNATURE, WEBHOOK_TIMESTAMP, X_WEBHOOK_EVENT, X_WEBHOOK_ID, X_WEBHOOK_SIGNATURE,
+        owned, text,
+    },
+    clock,
+};
 
 /// How many endpoints are asked at once.
 pub(crate) const AT_ONCE: usize = 32;
@@ -95,7 +102,7 @@ impl Inner {
     async fn ask_for_echo(&self, webhook: &Webhook) -> Result<(), String> {
         let unusable = |_| "the webhook's URL cannot be used".to_owned();
         let target = Target::parse(&webhook.spec.url).map_err(unusable)?;
-        let challenge: String = clock::secret_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        let challenge = clock::secret_hex();
         let body = challenge_body(&challenge);
         let headers = self.challenge_headers(webhook, &body);
         let exchange = self.egress.post(Outbound { target, headers, body, timeout: TIMEOUT }).await;
@@ -115,16 +122,15 @@ impl Inner {
         let id = EventId::new(now, &clock::randomness()).to_string();
         let secrets: Vec<_> = signature::live(&webhook.secrets, now).collect();
         let signed = signature::sign(webhook.spec.signature, &secrets, &id, now, body);
-        let value = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""));
         [
             (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
-            (header::USER_AGENT, value(&self.settings.user_agent)),
-            (HeaderName::from_static("webhook-id"), value(&id)),
-            (HeaderName::from_static("webhook-timestamp"), HeaderValue::from(now.secs())),
-            (HeaderName::from_static("webhook-signature"), value(&signed.webhook_signature)),
-            (HeaderName::from_static("x-webhook-signature"), value(&signed.x_webhook_signature)),
-            (HeaderName::from_static("x-webhook-id"), value(&webhook.id.to_string())),
-            (HeaderName::from_static("x-webhook-event"), value(redrive_core::verification::CHALLENGE)),
+            (header::USER_AGENT, text(&self.settings.user_agent)),
+            (WEBHOOK_ID, text(&id)),
+            (WEBHOOK_TIMESTAMP, HeaderValue::from(now.secs())),
+            (WEBHOOK_SIGNATURE, owned(signed.webhook_signature)),
+            (X_WEBHOOK_SIGNATURE, owned(signed.x_webhook_signature)),
+            (X_WEBHOOK_ID, owned(webhook.id.to_string())),
+            (X_WEBHOOK_EVENT, HeaderValue::from_static(CHALLENGE)),
         ]
         .into_iter()
         .collect()

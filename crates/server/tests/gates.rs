@@ -206,7 +206,10 @@ async fn health_tells_what_came_back() {
     api.eventually("a success", &path, |health| health["last_hour"]["successes"] == 1).await;
     receiver.answer_with(|_| Reply::status(500));
     api.publish("a.b", json!(2)).await;
-    let seen = api.eventually("a failure", &path, |health| health["last_hour"]["attempts"] == 2).await;
+    // The circuit and the minutes are two books, read one after the other.
+    let both =
+        |health: &Value| health["last_hour"]["attempts"] == 2 && health["circuit"]["counts"]["total"] == 2;
+    let seen = api.eventually("a failure", &path, both).await;
     assert_eq!(seen["last_5_minutes"]["errors"], json!({"server_error": 1}));
     assert_eq!(seen["last_24_hours"]["success_rate"], json!(0.5));
     assert!(seen["last_5_minutes"]["latency_ms"]["p99"].as_f64().unwrap() > 0.0);

@@ -3,7 +3,7 @@
 
 use redrive_core::{
     confidential,
-    vault::{self, Closed, MasterKeyId, Vault},
+    vault::{Closed, Vault},
     webhook::Webhook,
 };
 
@@ -72,9 +72,4 @@ impl Seals {
         let anew = self.vault()?.rewrap(&webhook.tenant, webhook.id, sealed);
         anew.map_err(|closed| StoreError::Refused(format!("the webhook {}: {closed}", webhook.id)))
     }
-}
-
-/// The master key of something sealed, from its first bytes.
-pub(crate) fn key_of(head: &[u8]) -> Option<MasterKeyId> {
-    vault::key_of_head(head)
 }

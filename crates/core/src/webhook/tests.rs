@@ -122,6 +122,49 @@ fn only_the_active_and_the_paused_get_events() {
     }
 }
 
+/// A webhook in this state, whose URL is to be verified, and the one that was.
+fn to_verify(state: WebhookState, url: &str, verified: Option<&str>) -> Webhook {
+    let spec = WebhookSpec {
+        url: url.into(),
+        verify_url: true,
+        verified_url: verified.map(str::to_owned),
+        ..spec()
+    };
+    let (id, at) = (WebhookId::new(Time::default(), &[1; 10]), Time::default());
+    let tenant = TenantId::default();
+    Webhook { id, tenant, spec, secrets: Vec::new(), state, created_at: at, updated_at: at }
+}
+
+#[test]
+fn nothing_is_active_with_a_url_that_has_not_echoed() {
+    use WebhookState::{Active, Disabled, Paused, PendingVerification};
+    let now = Time::from_millis(5_000);
+    let pending = |keeps_events| PendingVerification(Verification::begin(now, keeps_events));
+    let older = |keeps_events| PendingVerification(Verification::begin(Time::default(), keeps_events));
+    let after = |mut new: Webhook, old: Option<&Webhook>| {
+        new.verify_first(old, now);
+        new.state
+    };
+    assert_eq!(after(to_verify(Active, "a", None), None), pending(false), "a new one gets no events");
+    let verified = to_verify(Active, "a", Some("a"));
+    assert_eq!(after(verified.clone(), Some(&verified)), Active);
+    let moved = to_verify(Active, "b", Some("a"));
+    assert_eq!(after(moved.clone(), Some(&verified)), pending(true), "events wait while it moves");
+    // Neither switching it off and on nor pausing and resuming it leads around.
+    let off = to_verify(Disabled("why".into()), "b", Some("a"));
+    assert_eq!(after(moved.clone(), Some(&off)), pending(false));
+    assert_eq!(after(moved, Some(&to_verify(Paused, "b", Some("a")))), pending(true));
+    assert_eq!(after(to_verify(Paused, "b", None), None), Paused);
+    // One that waits goes on waiting, unless it moves on, or back, or gives the check up.
+    let waits = to_verify(older(true), "b", Some("a"));
+    assert_eq!(after(waits.clone(), Some(&waits)), older(true));
+    assert_eq!(after(to_verify(older(true), "c", Some("a")), Some(&waits)), pending(true));
+    assert_eq!(after(to_verify(older(true), "a", Some("a")), Some(&waits)), Active);
+    let mut careless = waits.clone();
+    careless.spec.verify_url = false;
+    assert_eq!(after(careless, Some(&waits)), Active);
+}
+
 /// Texts that are nearly URLs.
 fn any_url() -> impl Strategy<Value = String> {
     let scheme = "(https?|HTTPS|ftp)?:?[/\\\\]{0,3}";

@@ -57,14 +57,9 @@ impl App {
         id: WebhookId,
         circuit: CircuitView,
     ) -> Result<CircuitSeen, AppError> {
-        let from = ago(self.engine.clock().now(), PERIODS_OF);
+        let from = self.engine.clock().now().back(PERIODS_OF);
         let mut periods = self.store().circuit_periods(id, from, PERIODS).await?;
         periods.reverse();
         Ok(CircuitSeen { circuit, periods })
     }
-}
-
-/// The time so long before another.
-pub(super) fn ago(now: Time, span: Duration) -> Time {
-    Time::from_millis(now.millis().saturating_sub(i64::try_from(span.as_millis()).unwrap_or(i64::MAX)))
 }

@@ -26,13 +26,12 @@ impl App {
                 "data is {size} bytes; at most {most} are allowed. Publish a reference to larger content instead"
             )));
         }
-        if !self.check_event_quotas(&draft.tenant, draft.data.len()).await? {
-            return Ok(self.engine.publish(draft).await?);
+        let mut reserved = self.check_event_quotas(&draft.tenant, draft.data.len()).await?;
+        let receipt = self.engine.publish(draft).await?;
+        if let Some(reserved) = &mut reserved {
+            reserved.place = receipt.sequence_number;
         }
-        let tenant = draft.tenant.clone();
-        let published = self.engine.publish(draft).await;
-        self.settle_place(&tenant, published.as_ref().ok().and_then(|receipt| receipt.sequence_number));
-        Ok(published?)
+        Ok(receipt)
     }
 
     /// One event.

@@ -6,10 +6,7 @@ use redrive_core::{TenantId, Time, WebhookId, gate::WaitingOn, health::Rollup, w
 use redrive_engine::Waiting;
 use redrive_store::{Backlog, MinuteRollup};
 
-use super::{
-    App, AppError,
-    circuit::{CircuitSeen, ago},
-};
+use super::{App, AppError, circuit::CircuitSeen};
 
 /// Waiting deliveries of each kind are counted up to here.
 const MOST: usize = 10_000;
@@ -61,12 +58,12 @@ impl App {
         // What is pending for a webhook that is off waits for nothing: it is being called off.
         let waiting = gate.waiting.filter(|_| state.gets_events());
         let backlog = self.store().backlog(id, now, MOST).await?;
-        let minutes = self.engine.rollups(id, ago(now, DAY)).await?;
+        let minutes = self.engine.rollups(id, now.back(DAY)).await?;
         Ok(Health {
             circuit: self.with_periods(id, gate.circuit).await?,
-            last_5_minutes: sum(&minutes, ago(now, 5 * MINUTE)),
-            last_hour: sum(&minutes, ago(now, 60 * MINUTE)),
-            last_24_hours: sum(&minutes, ago(now, DAY)),
+            last_5_minutes: sum(&minutes, now.back(5 * MINUTE)),
+            last_hour: sum(&minutes, now.back(60 * MINUTE)),
+            last_24_hours: sum(&minutes, now.back(DAY)),
             last_success_at: self.engine.last_success(id).await?,
             failing_since: gate.failing_since,
             in_flight: gate.in_flight,

@@ -10,6 +10,7 @@ pub mod deliveries;
 pub mod error;
 pub mod events;
 pub mod health;
+pub mod keys;
 mod metrics;
 pub mod portal;
 pub mod quota;
@@ -33,8 +34,9 @@ use redrive_engine::{Engine, clock};
 use redrive_store::{Store, StoreError};
 
 pub use audit::Actor;
-pub use auth::{Caller, Keys, NewKey, Scope};
+pub use auth::{Caller, Scope};
 pub use error::AppError;
+pub use keys::{Keys, NewKey};
 pub use throttle::Throttle;
 
 use self::quota::Quotas;

@@ -1,48 +1,44 @@
 //! How much a tenant may have and do.
 //!
-//! What a tenant published today is told by the places of its events in its sequence: the last one before midnight,
-//! by UTC, and the last one now. So nothing is counted, and other nodes' events count as soon as one is published
-//! here. A few may slip through that are published at the same moment.
+//! What other nodes have published today is known as soon as something is published here. A few events may slip
+//! through that are published on several nodes at the same moment.
 
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
-use redrive_core::{TenantId, Time};
+use redrive_core::{TenantId, Time, quota::Today};
 use redrive_store::{EventFilter, PageRequest};
 
 use super::{App, AppError};
 
-const DAY: i64 = 24 * 3600 * 1000;
-
-/// How many events tenants have published today, of those that may not publish any number.
+/// What tenants have published today, of those that may not publish any number.
 #[derive(Default)]
 pub(super) struct Quotas(Mutex<HashMap<TenantId, Today>>);
 
-#[derive(Clone, Copy)]
-struct Today {
-    day: i64,
-    /// The place of the last event before today, and of the last one there is.
-    before: i64,
-    last: i64,
-    /// Events that are being published.
-    under_way: i64,
+/// A place among today's events of a tenant; given back when it is dropped, whatever became of the event.
+pub(super) struct Reserved<'a> {
+    quotas: &'a Quotas,
+    tenant: TenantId,
+    /// The place that the event was given in the tenant's sequence, if it was.
+    pub(super) place: Option<i64>,
 }
 
-impl Quotas {
-    /// Reserves a place for an event, if there is one left.
-    fn reserve(&self, tenant: &TenantId, day: i64, most: i64) -> bool {
-        let mut known = self.0.lock();
-        let Some(today) = known.get_mut(tenant).filter(|today| today.day == day) else { return false };
-        let free = today.last - today.before + today.under_way < most;
-        today.under_way += i64::from(free);
-        free
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        if let Some(today) = self.quotas.0.lock().get_mut(&self.tenant) {
+            today.settle(self.place);
+        }
     }
 }
 
 impl App {
-    /// Refuses an event that is one too many, or too large, for its tenant. True: a place was reserved for it, see
-    /// [`Self::settle_place`].
-    pub(super) async fn check_event_quotas(&self, tenant: &TenantId, size: usize) -> Result<bool, AppError> {
+    /// Refuses an event that is one too many, or too large, for its tenant. Where events are numbered, a place is
+    /// reserved for it.
+    pub(super) async fn check_event_quotas(
+        &self,
+        tenant: &TenantId,
+        size: usize,
+    ) -> Result<Option<Reserved<'_>>, AppError> {
         self.engine.learn(tenant).await?;
         let quotas = self.engine.registry().tenancy(tenant).quotas();
         if let Some(most) = quotas.max_payload_bytes.filter(|most| size > *most as usize) {
@@ -50,34 +46,33 @@ impl App {
                 "data is {size} bytes; this tenant may send {most}. Publish a reference to larger content instead"
             )));
         }
-        let Some(most) = quotas.max_events_per_day else { return Ok(false) };
+        let Some(most) = quotas.max_events_per_day else { return Ok(None) };
         let now = self.engine.clock().now();
-        let day = self.learn_today(tenant, now).await?;
-        if self.quotas.reserve(tenant, day, i64::from(most)) {
-            return Ok(true);
+        self.learn_today(tenant, now).await?;
+        let mut known = self.quotas.0.lock();
+        let Some(today) = known.get_mut(tenant) else { return Ok(None) };
+        if today.reserve(most) {
+            return Ok(Some(Reserved { quotas: &self.quotas, tenant: tenant.clone(), place: None }));
         }
-        let midnight = (day + 1) * DAY;
+        let ends = today.ends();
         Err(AppError::OverQuota {
             detail: format!(
-                "this tenant has published its {most} events of today; publish again from {}, or have its quota raised",
-                Time::from_millis(midnight)
+                "this tenant has published its {most} events of today; publish again from {ends}, or have its quota \
+                 raised"
             ),
-            retry_after: u64::try_from((midnight - now.millis()) / 1000 + 1).unwrap_or(1),
+            retry_after: ends.since(now).as_secs() + 1,
         })
     }
 
-    /// Sees to it that what was published today is known. Gives the day.
-    async fn learn_today(&self, tenant: &TenantId, now: Time) -> Result<i64, AppError> {
-        let day = now.millis().div_euclid(DAY);
-        if self.quotas.0.lock().get(tenant).is_some_and(|today| today.day == day) {
-            return Ok(day);
+    /// Sees to it that what was published today is known.
+    async fn learn_today(&self, tenant: &TenantId, now: Time) -> Result<(), AppError> {
+        if self.quotas.0.lock().get(tenant).is_some_and(|today| today.is(now)) {
+            return Ok(());
         }
-        let before = self.last_place(tenant, Some(Time::from_millis(day * DAY))).await?;
-        let last = self.last_place(tenant, None).await?.max(before);
-        let mut known = self.quotas.0.lock();
-        let under_way = known.get(tenant).map_or(0, |today| today.under_way);
-        known.insert(tenant.clone(), Today { day, before, last, under_way });
-        Ok(day)
+        let before = self.last_place(tenant, Some(Today::began(now))).await?;
+        let today = Today::new(now, before, self.last_place(tenant, None).await?);
+        self.quotas.0.lock().entry(tenant.clone()).or_insert(today).turn_to(today);
+        Ok(())
     }
 
     /// The place of a tenant's last event before a time; 0 if there is none.
@@ -86,14 +81,6 @@ impl App {
         let page = PageRequest { after: None, offset: 0, limit: 1 };
         let found = self.store().list_events(tenant.clone(), filter, page).await?;
         Ok(found.first().map_or(0, |stored| stored.sequence_number))
-    }
-
-    /// Notes the place that an event was given, if it was, in return for the one that was reserved.
-    pub(super) fn settle_place(&self, tenant: &TenantId, place: Option<i64>) {
-        if let Some(today) = self.quotas.0.lock().get_mut(tenant) {
-            today.under_way -= 1;
-            today.last = today.last.max(place.unwrap_or_default());
-        }
     }
 
     /// Refuses a webhook that is one too many for its tenant.

@@ -21,8 +21,6 @@ use super::{
 
 /// What the test event is called.
 pub const TEST_EVENT: &str = "redrive.test";
-/// How long it takes until an endpoint may be asked by hand once more.
-const BETWEEN_ASKING: Duration = Duration::from_secs(30);
 /// How long the old secret still signs after a rotation.
 pub const DEFAULT_OVERLAP: Span = Span::secs(24 * 3600);
 
@@ -48,7 +46,7 @@ impl App {
             created_at: now,
             updated_at: now,
         };
-        webhook.verify_first(false, now);
+        webhook.verify_first(None, now);
         self.check(&webhook, true)?;
         must_be_future(webhook.spec.expires_at, now)?;
         // One at a time, so that a quota holds.
@@ -128,12 +126,7 @@ impl App {
             if webhook.state.gets_events() && !old.state.gets_events() {
                 must_not_be_over(webhook.spec.expires_at, now)?;
             }
-            let moved = webhook.spec.url != old.spec.url;
-            if moved && matches!(webhook.state, WebhookState::PendingVerification(_)) {
-                // What was waited for is another one's echo.
-                webhook.state = WebhookState::Active;
-            }
-            webhook.verify_first(old.state.gets_events(), now);
+            webhook.verify_first(Some(&old), now);
             Ok::<_, AppError>(old)
         };
         let deed = Deed { action: what, tenant: Some(tenant), object: Some(id.to_string()) };
@@ -292,13 +285,12 @@ fn must_be_enabled(webhook: &Webhook) -> Result<(), AppError> {
     }
 }
 
-/// Nobody may have an endpoint asked again and again.
 fn must_be_ready_to_ask(webhook: &Webhook, now: Time) -> Result<(), AppError> {
     match &webhook.state {
         WebhookState::Paused => {
             Err(AppError::conflict("webhook_paused", "the webhook is paused; resume it first"))
         }
-        WebhookState::PendingVerification(verification) if now < verification.since + BETWEEN_ASKING => {
+        WebhookState::PendingVerification(verification) if !verification.may_begin_anew(now) => {
             Err(AppError::conflict(
                 "verified_recently",
                 "the endpoint was asked a moment ago; wait half a minute",

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     api,
-    app::{App, Keys, Rules, auth},
+    app::{App, Keys, Rules, keys},
     config::{Backend, Config, Profile},
     files::write_private,
     http::{self, Reload, Surface, Tls},
@@ -160,7 +160,7 @@ fn admin_key(
         return Ok(None);
     }
     let path = backend.beside(DEV_KEY);
-    match write_private(&path, &auth::new_key()) {
+    match write_private(&path, &keys::new_key()) {
         Ok(()) => {}
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
         Err(error) => return Err(CliError::said(format!("{}: {error}", path.display()))),

@@ -2,13 +2,14 @@
 //! index from the newest to the oldest, so that a page costs what it shows. What belongs to a row is looked up
 //! row by row (`LATERAL`): the planner is left no other choice.
 
-use redrive_core::{DeliveryId, DeliveryStatus, EventId, TenantId, Time, WebhookId, event::Event};
+use redrive_core::{
+    DeliveryId, DeliveryStatus, EventId, TenantId, Time, WebhookId, event::Event, id::first_at,
+};
 use tokio_postgres::{Row, types::ToSql};
 
 use super::{
     Postgres,
     convert::{Col, get, get_opt, plain, text_opt},
-    partitions::first_id_of,
     session::{Failure, Session, Tx},
 };
 use crate::{
@@ -44,8 +45,8 @@ impl Conditions {
 
     /// Ids begin with their time, so a range of times is a range of ids.
     fn and_times(&mut self, column: &str, from: Option<Time>, to: Option<Time>) {
-        self.and_opt(&format!("{column} >= ?"), from.map(|time| Col(first_id_of(time))));
-        self.and_opt(&format!("{column} < ?"), to.map(|time| Col(first_id_of(time))));
+        self.and_opt(&format!("{column} >= ?"), from.map(|time| Col(first_at(time))));
+        self.and_opt(&format!("{column} < ?"), to.map(|time| Col(first_at(time))));
     }
 
     fn statement(&self, select: &str, rest: &str) -> String {
@@ -116,30 +117,25 @@ const OF_DELIVERIES: &str = delivery!(
      CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e
      LEFT JOIN LATERAL (SELECT * FROM waiting w WHERE w.delivery = d.id LIMIT 1) w ON true"
 );
-const OF_DEAD: &str = delivery!(
-    "FROM dead x CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = x.delivery LIMIT 1) d
+/// Deliveries that a smaller table leads to.
+macro_rules! led_to_by {
+    ($table:literal) => {
+        concat!(
+            delivery!("FROM "),
+            $table,
+            " x CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = x.delivery LIMIT 1) d
      CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e
      LEFT JOIN LATERAL (SELECT * FROM waiting w WHERE w.delivery = d.id LIMIT 1) w ON true"
-);
+        )
+    };
+}
+const OF_DEAD: &str = led_to_by!("dead");
 /// Those that did not simply arrive, see `undelivered`.
-const OF_UNDELIVERED: &str = delivery!(
-    "FROM undelivered x CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = x.delivery LIMIT 1) d
-     CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e
-     LEFT JOIN LATERAL (SELECT * FROM waiting w WHERE w.delivery = d.id LIMIT 1) w ON true"
-);
+const OF_UNDELIVERED: &str = led_to_by!("undelivered");
 /// Those that are not over wait or are leased.
-const OF_PENDING: &str = delivery!(
-    "FROM (SELECT delivery FROM waiting UNION ALL SELECT delivery FROM leased) x
-     CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = x.delivery LIMIT 1) d
-     CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e
-     LEFT JOIN LATERAL (SELECT * FROM waiting w WHERE w.delivery = d.id LIMIT 1) w ON true"
-);
+const OF_PENDING: &str = led_to_by!("(SELECT delivery FROM waiting UNION ALL SELECT delivery FROM leased)");
 /// Those under way are few: as many as nodes have in memory.
-const OF_LEASED: &str = delivery!(
-    "FROM leased x CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = x.delivery LIMIT 1) d
-     CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e
-     LEFT JOIN LATERAL (SELECT * FROM waiting w WHERE w.delivery = d.id LIMIT 1) w ON true"
-);
+const OF_LEASED: &str = led_to_by!("leased");
 /// An event's deliveries are of the same millisecond, and so of the same month. They are looked up event by event.
 const OF_EVENTS: &str = delivery!(
     "FROM events e CROSS JOIN LATERAL (
@@ -458,7 +454,7 @@ async fn attempts_of_event(
     if !session.exists(known, &[&tenant.as_str(), &Col(event)]).await? {
         return Ok(None);
     }
-    let first = first_id_of(event.time());
+    let first = first_at(event.time());
     let mut last = [0xff; 16];
     last[..6].copy_from_slice(&first[..6]);
     let values: [&(dyn ToSql + Sync); 4] = [&Col(event), &tenant.as_str(), &Col(first), &Col(last)];

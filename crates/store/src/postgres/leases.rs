@@ -64,24 +64,18 @@ pub(super) async fn release(
     // Before they are kept as they are: two who do both would wait for each other.
     lanes::lock(&tx, &keys).await?;
     give_back(&tx, orphans, |delivery| due.get(&delivery).copied().unwrap_or(now), now).await?;
-    unhold(&tx, &keys, epoch).await?;
+    lanes::let_go(&tx, &keys, epoch).await?;
     Ok(count)
-}
-
-/// Lets go of lanes that are held.
-pub(super) async fn unhold(tx: &Session, keys: &Keys, epoch: Epoch) -> Result<(), Failure> {
-    lanes::lock(tx, keys).await?;
-    lanes::let_go(tx, keys, epoch).await
 }
 
 /// Gives back leases of whose commit nobody was told. Their transactions are over once the node's row is ours.
 pub(super) async fn give_back_doubtful(
     tx: Tx,
     doubts: &[(Epoch, DeliveryId, Time)],
-    lanes: &[(Epoch, Code)],
+    held: &[(Epoch, Code)],
 ) -> Result<usize, Failure> {
     let epochs: BTreeSet<_> =
-        doubts.iter().map(|(epoch, ..)| epoch.0).chain(lanes.iter().map(|(epoch, _)| epoch.0)).collect();
+        doubts.iter().map(|(epoch, ..)| epoch.0).chain(held.iter().map(|(epoch, _)| epoch.0)).collect();
     let epochs: Vec<_> = epochs.into_iter().collect();
     let wait_for = "SELECT epoch FROM nodes WHERE epoch = ANY($1::bigint[]) ORDER BY epoch FOR UPDATE";
     tx.query(wait_for, &[&epochs]).await?;
@@ -89,12 +83,15 @@ pub(super) async fn give_back_doubtful(
     let due: HashMap<_, _> = doubts.iter().map(|(_, delivery, due)| (*delivery, *due)).collect();
     let orphans = take_leases(&tx, &leases).await?;
     let count = orphans.len();
+    let given_back = orphans.iter().map(|one| (one.place.webhook, one.place.lane.code().into_owned()));
+    let keys: Keys = given_back.chain(held.iter().map(|(_, lane)| lane.clone())).collect();
+    lanes::lock(&tx, &keys).await?;
     let due_of = |delivery| due.get(&delivery).copied().unwrap_or_default();
     let latest = due.values().copied().max().unwrap_or_default();
     give_back(&tx, orphans, due_of, latest).await?;
     for epoch in epochs {
-        let held: Keys = lanes.iter().filter(|(of, _)| of.0 == epoch).map(|(_, lane)| lane.clone()).collect();
-        unhold(&tx, &held, Epoch(epoch)).await?;
+        let own: Keys = held.iter().filter(|(of, _)| of.0 == epoch).map(|(_, lane)| lane.clone()).collect();
+        lanes::let_go(&tx, &own, Epoch(epoch)).await?;
     }
     Ok(count)
 }

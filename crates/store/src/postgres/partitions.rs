@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use jiff::{Timestamp, ToSpan, civil::Date, tz::TimeZone};
 use parking_lot::RwLock;
-use redrive_core::Time;
+use redrive_core::{Time, id::first_at};
 
 use super::session::{Failure, Sessions, Tx};
 
@@ -71,13 +71,6 @@ fn start_of(month: Month) -> Time {
     Time::from_millis(stamp.unwrap_or_default())
 }
 
-/// The least id of a time.
-pub(super) fn first_id_of(time: Time) -> [u8; 16] {
-    let mut id = [0; 16];
-    id[..6].copy_from_slice(&time.millis().to_be_bytes()[2..]);
-    id
-}
-
 /// An id as PostgreSQL writes it.
 fn text_of(id: [u8; 16]) -> String {
     id.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -87,8 +80,8 @@ async fn make(tx: Tx, schema: &str, month: Month) -> Result<(), Failure> {
     // One at a time: the others wait, and find it made.
     tx.query("SELECT pg_advisory_xact_lock(hashtext('redrive partitions'), hashtext($1))", &[&schema])
         .await?;
-    let from = text_of(first_id_of(start_of(month)));
-    let to = text_of(first_id_of(start_of(next(month))));
+    let from = text_of(first_at(start_of(month)));
+    let to = text_of(first_at(start_of(next(month))));
     for (table, storage) in TABLES {
         let part = format!("{table}_{:04}_{:02}", month.year(), month.month());
         let attached = "SELECT 1 FROM pg_inherits WHERE inhrelid = to_regclass($1)";
@@ -126,8 +119,8 @@ mod tests {
             let month = month_of(time(at));
             assert_eq!(start_of(month), time(start));
             assert_eq!(start_of(next(month)), time(after));
-            assert!(first_id_of(start_of(month)) <= first_id_of(time(at)));
-            assert!(first_id_of(time(at)) < first_id_of(start_of(next(month))));
+            assert!(first_at(start_of(month)) <= first_at(time(at)));
+            assert!(first_at(time(at)) < first_at(start_of(next(month))));
         }
     }
 }

@@ -3,7 +3,7 @@
 use redrive_core::{
     TenantId, Time, WebhookId,
     tenant::TenantRules,
-    vault::{HEAD, MasterKeyId},
+    vault::{HEAD, MasterKeyId, key_of_head},
     webhook::{Webhook, WebhookState},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     Answer, Change, Changed, ConfigChanges, PageRequest, Rewrapped, Secrets, Step, Versioned, Webhooks,
-    sealed::{self, Sealed, SealedVersion},
+    sealed::{Sealed, SealedVersion},
 };
 
 macro_rules! webhooks {
@@ -127,7 +127,7 @@ impl Secrets for Postgres {
             let rows =
                 self.read(|session| async move { session.query(heads, &[&(HEAD as i32)]).await }).await?;
             let head = |row: &Row| plain::<Vec<u8>>(row, 0).ok();
-            Ok(rows.iter().filter_map(head).filter_map(|head| sealed::key_of(&head)).collect())
+            Ok(rows.iter().filter_map(head).filter_map(|head| key_of_head(&head)).collect())
         })
     }
 

@@ -1,7 +1,7 @@
 //! Looking back: events, deliveries, attempts, dead letters. Every query names its tenant and walks an
 //! index from the newest to the oldest, so that a page costs what it shows.
 
-use redrive_core::{DeliveryId, DeliveryStatus, EventId, TenantId, Time, WebhookId, event::Event};
+use redrive_core::{DeliveryId, DeliveryStatus, EventId, TenantId, Time, WebhookId, event::Event, id};
 use rusqlite::{Connection, OptionalExtension, Row, ToSql};
 
 use super::{
@@ -36,8 +36,8 @@ impl Conditions {
 
     /// Ids begin with their time, so a range of times is a range of ids.
     fn and_times(&mut self, column: &str, from: Option<Time>, to: Option<Time>) {
-        self.and_opt(&format!("{column} >= ?"), from.map(first_id_of));
-        self.and_opt(&format!("{column} < ?"), to.map(first_id_of));
+        self.and_opt(&format!("{column} >= ?"), from.map(id::first_at));
+        self.and_opt(&format!("{column} < ?"), to.map(id::first_at));
     }
 
     fn query<T>(
@@ -51,13 +51,6 @@ impl Conditions {
         let values: Vec<&dyn ToSql> = self.values.iter().map(|value| &**value).collect();
         statement.query_map(&values[..], read)?.collect()
     }
-}
-
-/// The least id that an event of this time can have.
-fn first_id_of(time: Time) -> [u8; 16] {
-    let mut id = [0; 16];
-    id[..6].copy_from_slice(&time.millis().to_be_bytes()[2..]);
-    id
 }
 
 fn limits<C>(page: &PageRequest<C>) -> String {

@@ -2,7 +2,7 @@
 
 use redrive_core::{
     TenantId, Time, WebhookId,
-    vault::{HEAD, MasterKeyId},
+    vault::{HEAD, MasterKeyId, key_of_head},
     webhook::{Webhook, WebhookState},
 };
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, types::FromSqlError};
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     Answer, Change, Changed, ConfigChanges, PageRequest, Rewrapped, Secrets, Step, Versioned, Webhooks,
-    sealed::{self, Sealed, SealedVersion},
+    sealed::{Sealed, SealedVersion},
 };
 
 const COLUMNS: &str = "id, tenant, revision, state, spec, sealed, created_at, updated_at";
@@ -140,7 +140,7 @@ impl Secrets for Sqlite {
                 .prepare("SELECT DISTINCT substr(sealed, 1, ?) FROM webhooks")?
                 .query_map([HEAD as i64], |row| row.get(0))?
                 .collect::<rusqlite::Result<Vec<Vec<u8>>>>()?;
-            Ok(heads.iter().filter_map(|head| sealed::key_of(head)).collect())
+            Ok(heads.iter().filter_map(|head| key_of_head(head)).collect())
         })
     }
 
