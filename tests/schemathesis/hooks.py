@@ -59,8 +59,9 @@ def real_body(case, number):
     if case.path == "/v1/portal-sessions" and isinstance(case.body, dict):
         # The one that has to name a tenant.
         case.body["tenant_id"] = one_of("tenants", number)
-    if isinstance(case.body, dict) and case.body.get("webhook_ids"):
-        case.body["webhook_ids"] = [one_of("webhooks", number)]
+    for part in (case.body, case.body.get("filter")) if isinstance(case.body, dict) else ():
+        if isinstance(part, dict) and part.get("webhook_ids"):
+            part["webhook_ids"] = [one_of("webhooks", number)]
 
 
 def without_tenant(fields):

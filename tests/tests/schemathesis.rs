@@ -123,8 +123,14 @@ async fn things(home: &Path) -> Value {
     }
     let deliveries = entries(&api.get("/v1/deliveries?limit=500").await.expect(200));
     let pair = |delivery: &Value| json!([delivery["webhook_id"], delivery["id"]]);
+    let mut operations = Vec::new();
+    for _ in 0..20 {
+        let later = json!({"start_at": "2100-01-01T00:00:00Z"});
+        operations.push(api.post("/v1/dlq/retry-batch", later).await.expect(202)["id"].clone());
+    }
     json!({
         "webhooks": webhooks,
+        "dlq": operations,
         "events": column(&deliveries, "event_id"),
         "deliveries": column(&deliveries, "id"),
         "pairs": deliveries.iter().map(pair).collect::<Vec<_>>(),

@@ -125,6 +125,10 @@ typed_id!(
     /// An API key's id, which is not the key itself.
     KeyId, "key_"
 );
+typed_id!(
+    /// A bulk operation.
+    OperationId, "op_"
+);
 
 #[cfg(test)]
 mod tests {

@@ -23,6 +23,7 @@ pub mod lane;
 pub mod limiter;
 pub mod liveness;
 pub mod node;
+pub mod operation;
 pub mod outcome;
 pub mod pace;
 pub mod quota;
@@ -38,7 +39,7 @@ pub mod verification;
 pub mod webhook;
 
 pub use delivery::{DeadReason, DeliveryStatus};
-pub use id::{AttemptId, AuditId, DeliveryId, EventId, KeyId, WebhookId};
+pub use id::{AttemptId, AuditId, DeliveryId, EventId, KeyId, OperationId, WebhookId};
 pub use invalid::Invalid;
 pub use node::Role;
 pub use outcome::FailureCategory;

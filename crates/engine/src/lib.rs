@@ -3,7 +3,7 @@
 //! `publish` → `dispatch` → `gate` → `attempt` → `record` → `schedule` → `replay`
 //!
 //! Beside it: `coordination` is what the gate asks, `circuit` moves circuits, `expiry` ends what waited for too
-//! long, `health` counts, `waiting` says in words what a delivery waits for.
+//! long, `operations` are carried on in bulk, `health` counts, `waiting` says in words what a delivery waits for.
 //!
 //! Among other nodes on the same store: `fleet` beats and takes over from the dead, `follow` learns what others
 //! changed, `homes` are webhooks that one node alone sends to, `shares` divides what all use together.
@@ -24,6 +24,7 @@ mod health;
 mod homes;
 mod ids;
 mod metrics;
+mod operations;
 mod publish;
 mod queue;
 mod record;
@@ -51,6 +52,7 @@ pub use circuit::Circuits;
 pub use coordination::CircuitAction;
 pub use dispatch::Load;
 pub use metrics::Metrics;
+pub use operations::{Survey, TurnError};
 pub use publish::{Draft, PublishError, Receipt};
 pub use registry::{Hook, Registry};
 pub use replay::{ReplayError, ReplayTo};
@@ -60,8 +62,8 @@ pub use waiting::{GateView, Waiting};
 pub use webhooks::ChangeError;
 
 use crate::{
-    clock::Clock, coordination::Coordination, dispatch::Dispatch, fleet::Fleet, health::Health, record::Kept,
-    schedule::Alarm, shares::Shares,
+    clock::Clock, coordination::Coordination, dispatch::Dispatch, fleet::Fleet, health::Health,
+    operations::Operating, record::Kept, schedule::Alarm, shares::Shares,
 };
 
 /// The running data path. Cheap to clone; see [`Engine::start`], [`Engine::drain`] and [`Engine::stop`].
@@ -87,6 +89,8 @@ struct Inner {
     expiry_alarm: Notify,
     /// Turns for asking endpoints to echo.
     verifying: Arc<Semaphore>,
+    /// The bulk operations that it carries on.
+    operating: Operating,
     /// Outcomes that the store has not taken yet.
     kept: Kept,
     /// When the scheduler looks again.

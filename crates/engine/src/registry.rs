@@ -121,6 +121,11 @@ impl Hook {
         Interest { events: &self.events, subjects: &self.subjects }
     }
 
+    /// Whether it subscribes to such events.
+    pub(crate) fn wants(&self, event_type: &str, subject: Option<&str>) -> bool {
+        self.interest().wants(event_type, subject)
+    }
+
     /// Where to send; none when the URL cannot be used at all.
     pub(crate) fn target(&self) -> Option<&Target> {
         self.target.get_or_init(|| Target::parse(&self.url).ok().map(Box::new)).as_deref()

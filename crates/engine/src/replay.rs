@@ -163,7 +163,7 @@ impl Engine {
 }
 
 /// The lane of something that is sent again: apart from what is fresh, or at the back of its order.
-fn lane(hook: Option<&Hook>, event_type: &str, priority: Priority) -> Lane {
+pub(crate) fn lane(hook: Option<&Hook>, event_type: &str, priority: Priority) -> Lane {
     let ordering = hook.map(|hook| hook.ordering).unwrap_or_default();
     Lane::at_birth(ordering, event_type, priority, true)
 }

@@ -24,6 +24,8 @@ const AFTER_FAILURE: Duration = Duration::from_millis(500);
 const STEP: usize = 1_000;
 /// Idempotency keys forgotten in one step.
 const KEYS: usize = 2_000;
+/// How long bulk operations are remembered once they are over.
+const OPERATIONS_KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
 /// How often expired idempotency keys are forgotten.
 const HOUSEKEEPING: Duration = Duration::from_secs(60);
 /// How far ahead the store makes room for events, and after how many rounds of housekeeping it is asked to.
@@ -183,6 +185,10 @@ impl Inner {
             }
             while matches!(self.store.forget_keys(self.clock.now(), KEYS).await, Ok(KEYS)) {
                 tokio::task::yield_now().await;
+            }
+            let old = self.clock.now().back(OPERATIONS_KEPT);
+            if let Err(error) = self.store.forget_operations(old, KEYS).await {
+                tracing::warn!(%error, "old bulk operations cannot be forgotten yet");
             }
         }
     }

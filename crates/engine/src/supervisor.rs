@@ -17,6 +17,7 @@ use crate::{
     dispatch::{Bounds, Dispatch},
     fleet::{self, Fleet},
     health::Health,
+    operations::Operating,
     record::Kept,
     release::{HAND_BACK, by_epoch},
     schedule::{AHEAD, Alarm},
@@ -60,6 +61,7 @@ impl Engine {
             gate_alarm: Notify::new(),
             expiry_alarm: Notify::new(),
             verifying: Arc::new(Semaphore::new(verification::AT_ONCE)),
+            operating: Operating::default(),
             dispatch: Dispatch::new(bounds),
             metrics: Metrics::new(metrics),
             kept: Kept::default(),
@@ -87,6 +89,7 @@ impl Engine {
         tokio::spawn(inner.clone().keep_expiring());
         tokio::spawn(inner.clone().keep_counting());
         tokio::spawn(inner.clone().sweep_all());
+        tokio::spawn(inner.clone().keep_operating());
         if inner.settings.role.sends() {
             tokio::spawn(inner.clone().keep_scheduling());
         }

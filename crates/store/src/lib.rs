@@ -17,8 +17,8 @@ pub mod sqlite;
 use std::{future::Future, pin::Pin, sync::Arc};
 
 use redrive_core::{
-    AuditId, DeliveryId, EventId, KeyId, TenantId, Time, WebhookId, breaker::SavedCircuit, lane::Priority,
-    vault::MasterKeyId, webhook::Webhook,
+    AuditId, DeliveryId, EventId, KeyId, OperationId, TenantId, Time, WebhookId, breaker::SavedCircuit,
+    lane::Priority, operation::OperationState, vault::MasterKeyId, webhook::Webhook,
 };
 
 pub use error::{OpenError, StoreError};
@@ -233,6 +233,61 @@ pub trait Redrive {
     ) -> Answer<'_, Cancelled>;
 }
 
+/// Bulk operations. One node at a time carries each on; whoever comes after it goes on where it stopped.
+pub trait Operations {
+    /// Stores a new one.
+    fn create_operation(&self, operation: Operation) -> Answer<'_, ()>;
+    /// One operation.
+    fn operation(&self, tenant: TenantId, id: OperationId) -> Answer<'_, Option<Operation>>;
+    /// A tenant's operations, newest first.
+    fn list_operations(&self, tenant: TenantId, page: PageRequest<OperationId>)
+    -> Answer<'_, Vec<Operation>>;
+    /// Moves an operation from one state to another; false if it is not in that one.
+    fn turn_operation(
+        &self,
+        tenant: TenantId,
+        id: OperationId,
+        from: OperationState,
+        to: OperationState,
+        now: Time,
+    ) -> Answer<'_, bool>;
+    /// Takes on up to `limit` operations that are due and that nobody alive carries on, other than those named.
+    fn take_operations(
+        &self,
+        epoch: Epoch,
+        but: Vec<OperationId>,
+        now: Time,
+        limit: usize,
+    ) -> Answer<'_, Vec<Operation>>;
+    /// Notes how many there are to do.
+    fn count_operation(&self, id: OperationId, epoch: Epoch, total: u64) -> Answer<'_, ()>;
+    /// Takes a step.
+    fn step_operation(&self, step: OperationStep) -> Answer<'_, Stepped>;
+    /// Looks at up to `limit` deliveries that an operation has queued, and notes which have ended how.
+    fn settle_operation(
+        &self,
+        id: OperationId,
+        epoch: Epoch,
+        after: Option<DeliveryId>,
+        limit: usize,
+    ) -> Answer<'_, Settled>;
+    /// Nothing is left to be known about it: nobody carries it on any more.
+    fn close_operation(&self, id: OperationId, epoch: Epoch, now: Time) -> Answer<'_, ()>;
+    /// Deliveries, oldest event first.
+    fn walk_deliveries(&self, tenant: TenantId, walk: Walk) -> Answer<'_, Walked>;
+    /// Events, oldest first.
+    fn walk_events(
+        &self,
+        tenant: TenantId,
+        from: Option<Time>,
+        to: Option<Time>,
+        after: Option<EventId>,
+        limit: usize,
+    ) -> Answer<'_, Vec<EventHead>>;
+    /// Forgets up to `limit` operations that were over before this time.
+    fn forget_operations(&self, before: Time, limit: usize) -> Answer<'_, usize>;
+}
+
 /// What is stored sealed, and with which master key.
 pub trait Secrets {
     /// The master keys that webhooks are sealed with.
@@ -291,6 +346,7 @@ pub trait Store:
     + Tenancy
     + History
     + Redrive
+    + Operations
     + Secrets
     + Audit
     + Upkeep
@@ -309,6 +365,7 @@ impl<T> Store for T where
         + Tenancy
         + History
         + Redrive
+        + Operations
         + Secrets
         + Audit
         + Upkeep

@@ -1,5 +1,7 @@
 //! What goes into a store and what comes out: plain data, the same for every backend.
 
+mod operations;
+
 use std::{net::IpAddr, sync::Arc};
 
 use bytes::Bytes;
@@ -14,6 +16,8 @@ use redrive_core::{
     tenant::TenantRules,
     webhook::Webhook,
 };
+
+pub use operations::*;
 
 /// Who owns a lease: a number that one start of one node takes and nobody takes again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -588,6 +592,8 @@ pub struct Delivery {
     pub replay_of: Option<DeliveryId>,
     /// The delivery that repeats this one.
     pub redriven_as: Option<DeliveryId>,
+    /// When it was taken off the list of dead letters.
+    pub purged_at: Option<Time>,
     /// How urgent it is.
     pub priority: Priority,
     /// When it is due, while it waits in the store; none when a node has it.

@@ -84,7 +84,8 @@ fn faults<'a>(name: &str, plan: &'a str) -> Vec<&'a str> {
         table.is_some_and(|table| LARGE.iter().any(|large| table.starts_with(large)))
     };
     // What is not over is looked for among what waits and what is leased.
-    let among_pending = ["deliveries that are not over", "deliveries under way"].contains(&name);
+    let among_pending =
+        ["deliveries that are not over", "deliveries under way", "walk what is pending"].contains(&name);
     let sorts = |at: usize| {
         // One event's deliveries are as many as it fans out to.
         name != "deliveries of an event"

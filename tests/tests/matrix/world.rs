@@ -44,6 +44,8 @@ pub(crate) struct Things {
     pub(crate) delivered: String,
     /// One that waits at `paused`.
     pub(crate) pending: String,
+    /// A bulk operation that is to begin much later.
+    pub(crate) operation: String,
     /// An API key's id.
     pub(crate) key: String,
     /// An admin key's id.
@@ -98,6 +100,8 @@ impl World {
         delivery_is(api, id(&delivered), "delivered").await;
         delivery_is(api, id(&dead), "dead").await;
         let pending = delivery_of(api, &waiting).await;
+        let later = json!({"start_at": "2100-01-01T00:00:00Z", "filter": {"event_types": [secret]}});
+        let operation = api.post("/v1/dlq/retry-batch", later).await.expect(202);
         let key = self.key(tenant, json!({"scopes": ["read"]})).await;
         let admin_key = self.admin.post("/v1/admin-keys", json!({})).await.expect(201);
         let session = self.admin.post("/v1/portal-sessions", json!({"tenant_id": tenant})).await.expect(201);
@@ -110,6 +114,7 @@ impl World {
             dead: own(&dead),
             delivered: own(&delivered),
             pending: own(&pending),
+            operation: own(&operation),
             key: own(&key),
             admin_key: own(&admin_key),
             session: own(&session),
@@ -119,7 +124,7 @@ impl World {
     /// Everything that a tenant has, as it is now.
     pub(crate) async fn picture(&self, tenant: &Tenant) -> Vec<Value> {
         let mut shown = Vec::new();
-        for listing in ["webhooks", "events", "deliveries", "dlq"] {
+        for listing in ["webhooks", "events", "deliveries", "dlq", "dlq/batch-operations"] {
             shown.push(tenant.api.get(&format!("/v1/{listing}?limit=500")).await.expect(200));
         }
         for part in ["", "/api-keys?limit=500"] {
@@ -143,6 +148,7 @@ impl Things {
             Some("events") => &self.event,
             Some("deliveries") if path.ends_with("/cancel") => &self.pending,
             Some("deliveries") => &self.dead,
+            Some("dlq") => &self.operation,
             Some("portal-sessions") => &self.session,
             _ => self.tenant,
         };
@@ -166,6 +172,7 @@ impl Things {
             dead: other(&self.dead),
             delivered: other(&self.delivered),
             pending: other(&self.pending),
+            operation: other(&self.operation),
             key: other(&self.key),
             admin_key: other(&self.admin_key),
             session: other(&self.session),
@@ -177,7 +184,7 @@ impl Things {
     pub(crate) fn are_not_in(&self, answer: &Answer, why: &str) {
         let body = String::from_utf8_lossy(&answer.body);
         let ids = [&self.webhook, &self.paused, &self.event, &self.dead, &self.delivered, &self.pending];
-        let mut told = ids.into_iter().chain([&self.key]).filter(|id| body.contains(*id));
+        let mut told = ids.into_iter().chain([&self.key, &self.operation]).filter(|id| body.contains(*id));
         assert_eq!(told.next(), None, "{why}: {body}");
         assert!(!body.contains(&secret_of(self.tenant)), "{why}: {body}");
     }

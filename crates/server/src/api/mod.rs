@@ -7,6 +7,7 @@ mod events;
 mod extract;
 mod health;
 mod limit;
+mod operations;
 mod page;
 mod portal;
 mod problem;
@@ -68,6 +69,7 @@ fn described() -> OpenApiRouter<AppState> {
         .merge(events::routes())
         .merge(deliveries::routes())
         .merge(dlq::routes())
+        .merge(operations::routes())
         .merge(tenants::routes())
         .merge(portal::routes())
         .merge(audit::routes())

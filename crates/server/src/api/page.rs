@@ -1,6 +1,6 @@
 //! Paging: cursors that only we can read, and limits that make sense.
 
-use redrive_core::{AuditId, DeliveryId, EventId, Invalid, KeyId, TenantId, WebhookId};
+use redrive_core::{AuditId, DeliveryId, EventId, Invalid, KeyId, OperationId, TenantId, WebhookId};
 use redrive_store::{DeliveryCursor, PageRequest};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -58,7 +58,7 @@ macro_rules! id_cursor {
         }
     )*};
 }
-id_cursor!(WebhookId, EventId, DeliveryId, AuditId, KeyId);
+id_cursor!(WebhookId, EventId, DeliveryId, AuditId, KeyId, OperationId);
 
 impl Cursor for TenantId {
     fn write(&self) -> String {

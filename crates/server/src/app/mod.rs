@@ -12,6 +12,7 @@ pub mod events;
 pub mod health;
 pub mod keys;
 mod metrics;
+pub mod operations;
 pub mod portal;
 pub mod quota;
 pub mod secrets;

@@ -18,6 +18,7 @@ pub mod interleaving;
 pub mod lanes;
 pub mod minutes;
 pub mod nodes;
+pub mod operations;
 pub mod order;
 pub mod publish;
 pub mod record;
@@ -143,6 +144,18 @@ macro_rules! conformance_suite {
             an_epoch_that_has_beaten_since_is_not_ended,
             changes_are_told_from_a_mark_on,
             the_trouble_of_some_is_told,
+        }
+        $crate::conformance_theme! { $open, operations:
+            an_operation_is_kept_as_it_was_asked_for,
+            one_node_at_a_time_carries_an_operation_on,
+            a_step_is_taken_by_the_holder_while_it_runs,
+            a_step_makes_one_round_of_each_whoever_else_does,
+            it_is_counted_how_queued_deliveries_went,
+            what_was_queued_is_looked_at_in_slices,
+            purged_letters_leave_the_list_and_stay_in_history,
+            many_are_called_off_at_once,
+            an_event_is_sent_to_a_new_webhook_once,
+            walks_come_upon_everything_once_from_the_oldest_on,
         }
         $crate::conformance_theme! { $open, rounds:
             retrying_what_waits_makes_it_due_now,

@@ -109,7 +109,7 @@ pub(crate) fn position(name: &str) -> Option<usize> {
 
 /// Everything, in the order in which it is copied. Lanes are made anew at the end; nodes, homes and changes
 /// are of no use to other nodes.
-pub(crate) const STEPS: [Step; 14] = [
+pub(crate) const STEPS: [Step; 16] = [
     Step::of(
         "tenants",
         "tenants t",
@@ -246,6 +246,7 @@ pub(crate) const STEPS: [Step; 14] = [
             big("ended_at").by("iif(l.cancel IS NULL, t.ended_at, :now)"),
             id("replay_of"),
             id("redriven_as"),
+            big("purged_at"),
         ],
     )
     .monthly(),
@@ -331,6 +332,42 @@ pub(crate) const STEPS: [Step; 14] = [
             text("before"),
             text("after"),
         ],
+    ),
+    // Nobody carries them on: the first node that comes does.
+    Step::of(
+        "operations",
+        "operations t",
+        &[id("id")],
+        &[
+            id("id"),
+            text("tenant"),
+            text("asked"),
+            text("state"),
+            flag("open"),
+            text("created_by"),
+            big("created_at"),
+            big("start_at"),
+            big("began_at"),
+            big("finished_at"),
+            big("updated_at"),
+            id("cursor_event"),
+            id("cursor_delivery"),
+            big("total"),
+            big("done"),
+            big("skipped"),
+            big("delivered"),
+            big("failed"),
+            big("cancelled"),
+            text("errors"),
+            big("pace_from"),
+            big("pace_done"),
+        ],
+    ),
+    Step::of(
+        "operation_items",
+        "operation_items t",
+        &[id("operation"), id("delivery")],
+        &[id("operation"), id("delivery")],
     ),
 ];
 

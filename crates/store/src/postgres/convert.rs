@@ -3,7 +3,9 @@
 use std::error::Error;
 
 use bytes::{BufMut, BytesMut};
-use redrive_core::{AttemptId, AuditId, DeliveryId, EventId, KeyId, TenantId, Time, WebhookId, lane::Lane};
+use redrive_core::{
+    AttemptId, AuditId, DeliveryId, EventId, KeyId, OperationId, TenantId, Time, WebhookId, lane::Lane,
+};
 use tokio_postgres::{
     Row,
     types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checked},
@@ -70,7 +72,7 @@ macro_rules! id_column {
         }
     )*};
 }
-id_column!(AttemptId, DeliveryId, EventId, AuditId, KeyId, WebhookId);
+id_column!(AttemptId, AuditId, DeliveryId, EventId, KeyId, OperationId, WebhookId);
 
 /// The least id of a time, or any other 16 bytes.
 impl ToSql for Col<[u8; 16]> {

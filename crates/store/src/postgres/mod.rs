@@ -15,6 +15,7 @@ pub(crate) mod import;
 mod lanes;
 mod leases;
 mod nodes;
+mod operations;
 mod partitions;
 mod plain;
 mod publish;
@@ -25,6 +26,7 @@ mod session;
 mod tenancy;
 mod undelivered;
 mod upkeep;
+mod walk;
 mod webhooks;
 mod writer;
 
@@ -59,6 +61,9 @@ pub fn planned_statements() -> Vec<(&'static str, String)> {
         &publish::PLANNED,
         &plain::PLANNED,
         &undelivered::PLANNED,
+        &redrive::PLANNED,
+        &operations::PLANNED,
+        &walk::PLANNED,
     ]
     .concat()
     .into_iter()

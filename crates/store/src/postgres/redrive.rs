@@ -1,5 +1,7 @@
 //! Rounds: delivering again, or calling off.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use redrive_core::{
     DeliveryId, DeliveryStatus, EventId, TenantId, Time, WebhookId,
     event::PayloadFormat,
@@ -16,6 +18,44 @@ use super::{
     tenancy, undelivered,
 };
 use crate::{Again, Answer, Cancelled, Change, NewRound, Redrive, Redriven, Replayed};
+
+macro_rules! old {
+    ($rest:literal) => {
+        concat!(
+            "SELECT id, event, webhook, round, status, format, redriven_as, priority FROM deliveries ",
+            $rest
+        )
+    };
+}
+
+const OLDS: &str = old!("WHERE id = ANY($1::uuid[]) AND tenant = $2");
+const ADD_ROUNDS: &str = "INSERT INTO deliveries
+         (id, event, webhook, round, format, priority, replay_of, tenant, status, created_at)
+     SELECT *, $8, $9::smallint, $10::bigint FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::integer[],
+                                                         $5::smallint[], $6::smallint[], $7::uuid[])";
+const REDRIVEN: &str = "UPDATE deliveries d SET redriven_as = ($2::uuid[])[array_position($1::uuid[], d.id)]
+     WHERE d.id = ANY($1::uuid[])";
+const NEVER_SENT: &str = "SELECT e.id, k.webhook FROM unnest($1::uuid[], $2::uuid[]) AS k(event, webhook)
+     CROSS JOIN LATERAL (SELECT id FROM events e WHERE e.tenant = $3 AND e.id = k.event LIMIT 1) e
+     WHERE (SELECT 1 FROM deliveries d WHERE d.event = k.event AND d.webhook = k.webhook LIMIT 1) IS NULL";
+const WHERE_WAITING: &str = "SELECT delivery, webhook, lane FROM waiting WHERE delivery = ANY($1::uuid[])";
+/// Only what waits where it did, since only those lanes are locked.
+const STOP_WAITING: &str = "DELETE FROM waiting w WHERE w.delivery = ANY($1::uuid[])
+         AND w.lane = ($2::text[])[array_position($1::uuid[], w.delivery)] COLLATE \"C\" RETURNING w.webhook, w.delivery";
+const CALL_OFF: &str =
+    "UPDATE leased SET cancel = $3 WHERE delivery = ANY($2::uuid[]) AND epoch = ANY($1::bigint[])
+     RETURNING webhook, delivery";
+
+/// The statements whose cost must follow what they change: a test explains their plans.
+#[cfg(feature = "conformance")]
+pub(super) const PLANNED: [(&str, &str); 6] = [
+    ("find deliveries", OLDS),
+    ("note later rounds", REDRIVEN),
+    ("find what was never sent", NEVER_SENT),
+    ("find where deliveries wait", WHERE_WAITING),
+    ("stop waiting", STOP_WAITING),
+    ("call off what is leased", CALL_OFF),
+];
 
 impl Redrive for Postgres {
     fn retry(&self, tenant: TenantId, delivery: DeliveryId, again: Again, now: Time) -> Answer<'_, Redriven> {
@@ -65,20 +105,76 @@ async fn retry(
     again: &Again,
     now: Time,
 ) -> Result<Redriven, Failure> {
+    let retried = retry_all(&tx, tenant, &[(delivery, again)], now).await?;
+    Ok(retried.into_iter().next().unwrap_or(Redriven::Missing))
+}
+
+/// Makes pending deliveries due now, and ended ones new rounds. Tells of each in turn; none is named twice.
+pub(super) async fn retry_all(
+    tx: &Session,
+    tenant: &TenantId,
+    deliveries: &[(DeliveryId, &Again)],
+    now: Time,
+) -> Result<Vec<Redriven>, Failure> {
     // Rounds of a tenant are made one after the other, and take their numbers from its row.
-    tenancy::lock(&tx, tenant).await?;
-    let Some(old) = find(&tx, tenant, delivery).await? else { return Ok(Redriven::Missing) };
-    if !old.status.is_final() {
-        make_due(&tx, &old, again.priority, now).await?;
-        return Ok(Redriven::DueNow(delivery));
+    tenancy::lock(tx, tenant).await?;
+    let ids: Vec<_> = deliveries.iter().map(|(delivery, _)| *delivery).collect();
+    let mut olds = find_all(tx, tenant, &ids).await?;
+    let (mut retried, mut rounds) = (Vec::with_capacity(ids.len()), Vec::new());
+    for (delivery, again) in deliveries {
+        let Some(old) = olds.remove(delivery) else {
+            retried.push(Redriven::Missing);
+            continue;
+        };
+        retried.push(match old.redriven_as {
+            _ if !old.status.is_final() => {
+                make_due(tx, &old, again.priority, now).await?;
+                Redriven::DueNow(*delivery)
+            }
+            Some(round) => Redriven::AlreadyAs(round),
+            None => {
+                let lane = again.lane.clone();
+                let round = NewRound { id: again.id, webhook: old.webhook, format: old.format, lane };
+                let priority = again.priority.unwrap_or(old.priority);
+                // There is no later round: it would be named.
+                rounds.push(Round { event: old.event, round, priority, last: Some(old) });
+                Redriven::NewRound(again.id)
+            }
+        });
     }
-    if let Some(round) = old.redriven_as {
-        return Ok(Redriven::AlreadyAs(round));
-    }
-    let round = NewRound { id: again.id, webhook: old.webhook, format: old.format, lane: again.lane.clone() };
-    let priority = again.priority.unwrap_or(old.priority);
-    add_round(&tx, tenant, old.event, &round, priority, now).await?;
-    Ok(Redriven::NewRound(again.id))
+    add_rounds(tx, tenant, rounds, now).await?;
+    Ok(retried)
+}
+
+/// Delivers events to webhooks that have had none of them. Gives the deliveries that were made.
+pub(super) async fn send_first(
+    tx: &Session,
+    tenant: &TenantId,
+    sends: &[(EventId, &NewRound, Priority)],
+    now: Time,
+) -> Result<Vec<DeliveryId>, Failure> {
+    tenancy::lock(tx, tenant).await?;
+    let events: Vec<_> = sends.iter().map(|(event, ..)| Col(*event)).collect();
+    let webhooks: Vec<_> = sends.iter().map(|(_, round, _)| Col(round.webhook)).collect();
+    let values: Values<'_> = &[&events, &webhooks, &tenant.as_str()];
+    let missing: BTreeSet<(EventId, WebhookId)> = tx
+        .query(NEVER_SENT, values)
+        .await?
+        .iter()
+        .map(|row| Ok((get(row, 0)?, get(row, 1)?)))
+        .collect::<Result<_, Failure>>()?;
+    let wanted = sends.iter().filter(|(event, round, _)| missing.contains(&(*event, round.webhook)));
+    let rounds: Vec<_> = wanted
+        .map(|(event, round, priority)| Round {
+            event: *event,
+            round: (*round).clone(),
+            priority: *priority,
+            last: None,
+        })
+        .collect();
+    let made = rounds.iter().map(|round| round.round.id).collect();
+    add_rounds(tx, tenant, rounds, now).await?;
+    Ok(made)
 }
 
 async fn replay(
@@ -95,16 +191,17 @@ async fn replay(
         return Ok(Replayed::Missing);
     };
     let priority = priority.map_or_else(|| get(&row, 0), Ok)?;
+    let mut made = Vec::with_capacity(rounds.len());
     for round in rounds {
-        if let Some(last) = last_round(&tx, event, round.webhook).await?
+        let last = last_round(&tx, event, round.webhook).await?;
+        if let Some(last) = &last
             && !last.status.is_final()
         {
             return Ok(Replayed::StillPending(last.id));
         }
+        made.push(Round { event, round: round.clone(), priority, last });
     }
-    for round in rounds {
-        add_round(&tx, tenant, event, round, priority, now).await?;
-    }
+    add_rounds(&tx, tenant, made, now).await?;
     Ok(Replayed::Done(rounds.iter().map(|round| round.id).collect()))
 }
 
@@ -115,29 +212,84 @@ async fn cancel(
     reason: &str,
     now: Time,
 ) -> Result<Cancelled, Failure> {
+    let cancelled = cancel_all(&tx, tenant, &[delivery], reason, now).await?;
+    Ok(cancelled.into_iter().next().map_or(Cancelled::Missing, |(_, _, cancelled)| cancelled))
+}
+
+/// Calls deliveries off. Tells of each that there is.
+pub(super) async fn cancel_all(
+    tx: &Session,
+    tenant: &TenantId,
+    deliveries: &[DeliveryId],
+    reason: &str,
+    now: Time,
+) -> Result<Vec<(WebhookId, DeliveryId, Cancelled)>, Failure> {
+    let (mut told, mut left) = (Vec::new(), deliveries.to_vec());
     for _ in 0..3 {
-        let Some(old) = find(&tx, tenant, delivery).await? else { return Ok(Cancelled::Missing) };
-        if old.status.is_final() {
-            return Ok(Cancelled::Over(old.status));
+        let olds = find_all(tx, tenant, &left).await?;
+        let (over, open): (Vec<_>, Vec<_>) = olds.into_values().partition(|old| old.status.is_final());
+        told.extend(over.into_iter().map(|old| (old.webhook, old.id, Cancelled::Over(old.status))));
+        left = open.iter().map(|old| old.id).collect();
+        for (webhook, delivery) in cancel_waiting(tx, &left, reason, now).await? {
+            left.retain(|id| *id != delivery);
+            told.push((webhook, delivery, Cancelled::Done));
         }
-        if let Some(lane) = lock_where_it_waits(&tx, &old).await? {
-            let waited = tx.execute("DELETE FROM waiting WHERE delivery = $1", &[&Col(delivery)]).await?;
-            if waited == 1 {
-                end_cancelled(&tx, &[delivery], reason, now).await?;
-                // Whatever waited behind it may be due long before it was.
-                lanes::look_again(&tx, &Keys::from([(old.webhook, lane)])).await?;
-                return Ok(Cancelled::Done);
-            }
+        for (webhook, delivery) in cancel_leased(tx, &left, reason).await? {
+            left.retain(|id| *id != delivery);
+            told.push((webhook, delivery, Cancelled::Requested));
         }
-        let noted = "UPDATE leased SET cancel = $3 WHERE delivery = $2 AND epoch = ANY($1::bigint[])";
-        let owners = nodes::leasing(&tx).await?;
-        if tx.execute(noted, &[&owners, &Col(delivery), &reason.as_bytes()]).await? == 1 {
-            changes::tell(&tx, &Change::Cancel(old.webhook, delivery)).await?;
-            return Ok(Cancelled::Requested);
+        // What is left has moved between the two looks.
+        if left.is_empty() {
+            return Ok(told);
         }
-        // It has moved between the two looks.
     }
     Err(Failure::Passing)
+}
+
+async fn cancel_waiting(
+    tx: &Session,
+    deliveries: &[DeliveryId],
+    reason: &str,
+    now: Time,
+) -> Result<Vec<(WebhookId, DeliveryId)>, Failure> {
+    let ids: Vec<_> = deliveries.iter().map(|delivery| Col(*delivery)).collect();
+    let places = tx.query(WHERE_WAITING, &[&ids]).await?;
+    if places.is_empty() {
+        return Ok(Vec::new());
+    }
+    let keys: Keys =
+        places.iter().map(|row| Ok((get(row, 1)?, plain(row, 2)?))).collect::<Result<_, Failure>>()?;
+    lanes::lock(tx, &keys).await?;
+    let at: Vec<Col<DeliveryId>> =
+        places.iter().map(|row| get(row, 0).map(Col)).collect::<Result<_, Failure>>()?;
+    let lanes: Vec<&str> = places.iter().map(|row| plain(row, 2)).collect::<Result<_, Failure>>()?;
+    let gone = tx.query(STOP_WAITING, &[&at, &lanes]).await?;
+    let gone =
+        gone.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?))).collect::<Result<Vec<_>, Failure>>()?;
+    let ended: Vec<_> = gone.iter().map(|(_, delivery)| *delivery).collect();
+    end_cancelled(tx, &ended, reason, now).await?;
+    // Whatever waited behind them may be due long before they were.
+    lanes::look_again(tx, &keys).await?;
+    Ok(gone)
+}
+
+async fn cancel_leased(
+    tx: &Session,
+    deliveries: &[DeliveryId],
+    reason: &str,
+) -> Result<Vec<(WebhookId, DeliveryId)>, Failure> {
+    if deliveries.is_empty() {
+        return Ok(Vec::new());
+    }
+    let ids: Vec<_> = deliveries.iter().map(|delivery| Col(*delivery)).collect();
+    let owners = nodes::leasing(tx).await?;
+    let noted = tx.query(CALL_OFF, &[&owners, &ids, &reason.as_bytes()]).await?;
+    let noted =
+        noted.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?))).collect::<Result<Vec<_>, Failure>>()?;
+    for (webhook, delivery) in &noted {
+        changes::tell(tx, &Change::Cancel(*webhook, *delivery)).await?;
+    }
+    Ok(noted)
 }
 
 /// Locks the lane that a delivery waits in, if it does.
@@ -176,15 +328,6 @@ struct Old {
     priority: Priority,
 }
 
-macro_rules! old {
-    ($rest:literal) => {
-        concat!(
-            "SELECT id, event, webhook, round, status, format, redriven_as, priority FROM deliveries ",
-            $rest
-        )
-    };
-}
-
 fn read_old(row: &Row) -> Result<Old, Failure> {
     Ok(Old {
         id: get(row, 0)?,
@@ -202,8 +345,14 @@ async fn one(tx: &Session, statement: &str, values: Values<'_>) -> Result<Option
     tx.query_opt(statement, values).await?.map(|row| read_old(&row)).transpose()
 }
 
-async fn find(tx: &Session, tenant: &TenantId, delivery: DeliveryId) -> Result<Option<Old>, Failure> {
-    one(tx, old!("WHERE id = $1 AND tenant = $2"), &[&Col(delivery), &tenant.as_str()]).await
+async fn find_all(
+    tx: &Session,
+    tenant: &TenantId,
+    deliveries: &[DeliveryId],
+) -> Result<BTreeMap<DeliveryId, Old>, Failure> {
+    let ids: Vec<_> = deliveries.iter().map(|delivery| Col(*delivery)).collect();
+    let rows = tx.query(OLDS, &[&ids, &tenant.as_str()]).await?;
+    rows.iter().map(|row| read_old(row).map(|old| (old.id, old))).collect()
 }
 
 async fn last_round(tx: &Session, event: EventId, webhook: WebhookId) -> Result<Option<Old>, Failure> {
@@ -232,41 +381,52 @@ async fn make_due(tx: &Session, old: &Old, priority: Option<Priority>, now: Time
     lanes::look_again(tx, &Keys::from([(old.webhook, code)])).await
 }
 
-async fn add_round(
-    tx: &Session,
-    tenant: &TenantId,
+/// A round to be made, and the one before it.
+struct Round {
     event: EventId,
-    round: &NewRound,
+    round: NewRound,
     priority: Priority,
-    now: Time,
-) -> Result<(), Failure> {
-    let last = last_round(tx, event, round.webhook).await?;
+    last: Option<Old>,
+}
+
+async fn add_rounds(tx: &Session, tenant: &TenantId, rounds: Vec<Round>, now: Time) -> Result<(), Failure> {
+    if rounds.is_empty() {
+        return Ok(());
+    }
     tx.execute(
-        "INSERT INTO deliveries (id, tenant, event, webhook, round, status, format, priority, created_at, replay_of)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+        ADD_ROUNDS,
         &[
-            &Col(round.id),
+            &rounds.iter().map(|one| Col(one.round.id)).collect::<Vec<_>>(),
+            &rounds.iter().map(|one| Col(one.event)).collect::<Vec<_>>(),
+            &rounds.iter().map(|one| Col(one.round.webhook)).collect::<Vec<_>>(),
+            &rounds.iter().map(|one| one.last.as_ref().map_or(1, |last| last.round + 1)).collect::<Vec<_>>(),
+            &rounds.iter().map(|one| Col(one.round.format)).collect::<Vec<_>>(),
+            &rounds.iter().map(|one| Col(one.priority)).collect::<Vec<_>>(),
+            &rounds.iter().map(|one| one.last.as_ref().map(|last| Col(last.id))).collect::<Vec<_>>(),
             &tenant.as_str(),
-            &Col(event),
-            &Col(round.webhook),
-            &last.as_ref().map_or(1, |last| last.round + 1),
             &Col(DeliveryStatus::Pending),
-            &Col(round.format),
-            &Col(priority),
             &Col(now),
-            &last.as_ref().map(|last| Col(last.id)),
         ],
     )
     .await?;
-    if let Some(last) = last {
-        let redriven = "UPDATE deliveries SET redriven_as = $1 WHERE id = $2";
-        tx.execute(redriven, &[&Col(round.id), &Col(last.id)]).await?;
-        tx.execute("DELETE FROM dead WHERE delivery = $1", &[&Col(last.id)]).await?;
+    let lasts: Vec<_> = rounds.iter().filter_map(|one| Some((one.last.as_ref()?.id, one.round.id))).collect();
+    let (lasts, news): (Vec<_>, Vec<_>) = lasts.into_iter().map(|(last, new)| (Col(last), Col(new))).unzip();
+    if !lasts.is_empty() {
+        tx.execute(REDRIVEN, &[&lasts, &news]).await?;
+        tx.execute("DELETE FROM dead WHERE delivery = ANY($1::uuid[])", &[&lasts]).await?;
     }
-    // A number of its own from the sequence: in an order it goes to the back.
-    let number = "UPDATE tenants SET next_seq = next_seq + 1 WHERE id = $1 RETURNING next_seq - 1";
-    let seq = plain(&tx.query_one(number, &[&tenant.as_str()]).await?, 0)?;
-    let lane = round.lane.with_priority(priority);
-    let place = Place { delivery: round.id, webhook: round.webhook, lane, seq };
-    lanes::wait(tx, &[Wait { place, due: now, created_at: now, rescued: Rescued::default() }]).await
+    // Numbers of their own from the sequence: in an order they go to the back.
+    let number = "UPDATE tenants SET next_seq = next_seq + $2 WHERE id = $1 RETURNING next_seq - $2";
+    let count = rounds.len() as i64;
+    let first: i64 = plain(&tx.query_one(number, &[&tenant.as_str(), &count]).await?, 0)?;
+    let waits: Vec<_> = rounds
+        .into_iter()
+        .zip(first..)
+        .map(|(one, seq)| {
+            let lane = one.round.lane.with_priority(one.priority);
+            let place = Place { delivery: one.round.id, webhook: one.round.webhook, lane, seq };
+            Wait { place, due: now, created_at: now, rescued: Rescued::default() }
+        })
+        .collect();
+    lanes::wait(tx, &waits).await
 }

@@ -1,6 +1,8 @@
 //! Between rows and types.
 
-use redrive_core::{AttemptId, AuditId, DeliveryId, EventId, KeyId, TenantId, Time, WebhookId, lane::Lane};
+use redrive_core::{
+    AttemptId, AuditId, DeliveryId, EventId, KeyId, OperationId, TenantId, Time, WebhookId, lane::Lane,
+};
 use rusqlite::{
     Row, ToSql,
     types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef},
@@ -43,7 +45,7 @@ macro_rules! id_column {
         }
     )*};
 }
-id_column!(AttemptId, DeliveryId, EventId, AuditId, KeyId, WebhookId);
+id_column!(AttemptId, AuditId, DeliveryId, EventId, KeyId, OperationId, WebhookId);
 
 impl ToSql for Col<Time> {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {

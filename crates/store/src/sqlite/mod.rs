@@ -12,6 +12,7 @@ mod gates;
 mod history;
 mod lanes;
 mod nodes;
+mod operations;
 mod publish;
 mod readers;
 mod record;
@@ -19,6 +20,7 @@ mod redrive;
 mod schema;
 mod tenancy;
 mod upkeep;
+mod walk;
 mod webhooks;
 mod writer;
 

@@ -16,20 +16,7 @@ use crate::{Again, Answer, Cancelled, Change, NewRound, Redrive, Redriven, Repla
 
 impl Redrive for Sqlite {
     fn retry(&self, tenant: TenantId, delivery: DeliveryId, again: Again, now: Time) -> Answer<'_, Redriven> {
-        self.write(move |transaction| {
-            let Some(old) = find(transaction, &tenant, delivery)? else { return Ok(Redriven::Missing) };
-            if !old.status.is_final() {
-                make_due(transaction, &old, again.priority, now)?;
-                return Ok(Redriven::DueNow(delivery));
-            }
-            if let Some(round) = old.redriven_as {
-                return Ok(Redriven::AlreadyAs(round));
-            }
-            let round = NewRound { id: again.id, webhook: old.webhook, format: old.format, lane: again.lane };
-            let priority = again.priority.unwrap_or(old.priority);
-            add_round(transaction, &tenant, old.event, &round, priority, now)?;
-            Ok(Redriven::NewRound(again.id))
-        })
+        self.write(move |transaction| retry(transaction, &tenant, delivery, &again, now))
     }
 
     fn replay(
@@ -68,28 +55,78 @@ impl Redrive for Sqlite {
         reason: String,
         now: Time,
     ) -> Answer<'_, Cancelled> {
-        self.write(move |transaction| {
-            let Some(old) = find(transaction, &tenant, delivery)? else { return Ok(Cancelled::Missing) };
-            if old.status.is_final() {
-                return Ok(Cancelled::Over(old.status));
-            }
-            let waited = transaction
-                .prepare_cached("DELETE FROM waiting WHERE delivery = ? RETURNING lane")?
-                .query_row([Col(delivery)], |row| row.get::<_, String>(0))
-                .optional()?;
-            if let Some(lane) = waited {
-                end_cancelled(transaction, delivery, &reason, now)?;
-                // Whatever waited behind it may be due long before it was.
-                lanes::look_again(transaction, old.webhook, &lane)?;
-                return Ok(Cancelled::Done);
-            }
-            transaction
-                .prepare_cached("UPDATE leased SET cancel = ? WHERE delivery = ?")?
-                .execute((reason, Col(delivery)))?;
-            changes::tell(transaction, &Change::Cancel(old.webhook, delivery))?;
-            Ok(Cancelled::Requested)
-        })
+        self.write(move |transaction| Ok(cancel(transaction, &tenant, delivery, &reason, now)?.0))
     }
+}
+
+/// Makes a pending delivery due now, or an ended one a new round.
+pub(super) fn retry(
+    transaction: &Transaction<'_>,
+    tenant: &TenantId,
+    delivery: DeliveryId,
+    again: &Again,
+    now: Time,
+) -> rusqlite::Result<Redriven> {
+    let Some(old) = find(transaction, tenant, delivery)? else { return Ok(Redriven::Missing) };
+    if !old.status.is_final() {
+        make_due(transaction, &old, again.priority, now)?;
+        return Ok(Redriven::DueNow(delivery));
+    }
+    if let Some(round) = old.redriven_as {
+        return Ok(Redriven::AlreadyAs(round));
+    }
+    let round = NewRound { id: again.id, webhook: old.webhook, format: old.format, lane: again.lane.clone() };
+    let priority = again.priority.unwrap_or(old.priority);
+    add_round(transaction, tenant, old.event, &round, priority, now)?;
+    Ok(Redriven::NewRound(again.id))
+}
+
+/// Delivers an event to a webhook that has had none of it. False: it has, or there is no such event any more.
+pub(super) fn send_first(
+    transaction: &Transaction<'_>,
+    tenant: &TenantId,
+    event: EventId,
+    round: &NewRound,
+    priority: Priority,
+    now: Time,
+) -> rusqlite::Result<bool> {
+    let known = "SELECT 1 FROM events WHERE id = ? AND tenant = ?";
+    let is_known = transaction.prepare_cached(known)?.exists((Col(event), tenant.as_str()))?;
+    if !is_known || last_round(transaction, event, round.webhook)?.is_some() {
+        return Ok(false);
+    }
+    add_round(transaction, tenant, event, round, priority, now)?;
+    Ok(true)
+}
+
+/// Calls a delivery off, and tells whose it was.
+pub(super) fn cancel(
+    transaction: &Transaction<'_>,
+    tenant: &TenantId,
+    delivery: DeliveryId,
+    reason: &str,
+    now: Time,
+) -> rusqlite::Result<(Cancelled, Option<WebhookId>)> {
+    let Some(old) = find(transaction, tenant, delivery)? else { return Ok((Cancelled::Missing, None)) };
+    let webhook = Some(old.webhook);
+    if old.status.is_final() {
+        return Ok((Cancelled::Over(old.status), webhook));
+    }
+    let waited = transaction
+        .prepare_cached("DELETE FROM waiting WHERE delivery = ? RETURNING lane")?
+        .query_row([Col(delivery)], |row| row.get::<_, String>(0))
+        .optional()?;
+    if let Some(lane) = waited {
+        end_cancelled(transaction, delivery, reason, now)?;
+        // Whatever waited behind it may be due long before it was.
+        lanes::look_again(transaction, old.webhook, &lane)?;
+        return Ok((Cancelled::Done, webhook));
+    }
+    transaction
+        .prepare_cached("UPDATE leased SET cancel = ? WHERE delivery = ?")?
+        .execute((reason, Col(delivery)))?;
+    changes::tell(transaction, &Change::Cancel(old.webhook, delivery))?;
+    Ok((Cancelled::Requested, webhook))
 }
 
 /// Ends a delivery that is neither waiting nor leased any more.

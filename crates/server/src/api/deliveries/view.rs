@@ -61,6 +61,9 @@ pub(crate) struct DeliveryView {
     /// The delivery that repeats this one.
     #[schema(value_type = Option<String>)]
     redriven_as: Option<DeliveryId>,
+    /// When it was taken off the list of dead letters.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    purged_at: Option<Time>,
     /// When it was made.
     #[schema(value_type = String, format = DateTime)]
     created_at: Time,
@@ -105,6 +108,7 @@ impl From<Seen> for DeliveryView {
             cancel_reason: delivery.cancel_reason,
             replay_of: delivery.replay_of,
             redriven_as: delivery.redriven_as,
+            purged_at: delivery.purged_at,
             created_at: delivery.created_at,
         }
     }

@@ -175,7 +175,9 @@ CREATE TABLE deliveries (
     created_at       bigint NOT NULL,
     ended_at         bigint,
     replay_of        uuid,
-    redriven_as      uuid
+    redriven_as      uuid,
+    -- When it was taken off the list of dead letters.
+    purged_at        bigint
 ) PARTITION BY RANGE (id);
 CREATE INDEX deliveries_by_webhook ON deliveries (webhook, id);
 
@@ -279,6 +281,42 @@ CREATE INDEX undelivered_by_status ON undelivered (tenant, status, delivery);
 CREATE INDEX undelivered_by_category ON undelivered (tenant, category, delivery) WHERE category IS NOT NULL;
 CREATE INDEX undelivered_failed ON undelivered (tenant, delivery) WHERE category IS NOT NULL;
 CREATE INDEX undelivered_by_webhook ON undelivered (webhook, delivery);
+
+-- Bulk operations. What one was asked to do is a JSON document; it is open until all of what it queued has ended.
+CREATE TABLE operations (
+    id              uuid PRIMARY KEY,
+    tenant          text COLLATE "C" NOT NULL,
+    asked           text NOT NULL,
+    state           text NOT NULL,
+    open            boolean NOT NULL DEFAULT true,
+    created_by      text NOT NULL,
+    created_at      bigint NOT NULL,
+    start_at        bigint NOT NULL,
+    began_at        bigint,
+    finished_at     bigint,
+    updated_at      bigint NOT NULL,
+    held_by         bigint,
+    cursor_event    uuid,
+    cursor_delivery uuid,
+    total           bigint,
+    done            bigint NOT NULL DEFAULT 0,
+    skipped         bigint NOT NULL DEFAULT 0,
+    delivered       bigint NOT NULL DEFAULT 0,
+    failed          bigint NOT NULL DEFAULT 0,
+    cancelled       bigint NOT NULL DEFAULT 0,
+    errors          text NOT NULL DEFAULT '{}',
+    pace_from       bigint,
+    pace_done       bigint NOT NULL DEFAULT 0
+) WITH (fillfactor = 50);
+CREATE INDEX operations_by_tenant ON operations (tenant, id);
+CREATE INDEX operations_open ON operations (start_at) WHERE open;
+
+-- What an operation has queued and what has not ended yet, as far as is known.
+CREATE TABLE operation_items (
+    operation uuid NOT NULL,
+    delivery  uuid NOT NULL,
+    PRIMARY KEY (operation, delivery)
+);
 
 -- What every node should know of, with the transaction that changed it: nodes read on from the oldest
 -- transaction that was still running when they last read, so that none is missed whenever it commits.

@@ -165,7 +165,9 @@ CREATE TABLE deliveries (
     created_at       INTEGER NOT NULL,
     ended_at         INTEGER,
     replay_of        BLOB,
-    redriven_as      BLOB
+    redriven_as      BLOB,
+    -- When it was taken off the list of dead letters.
+    purged_at        INTEGER
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX deliveries_by_event ON deliveries (event, webhook, round);
 CREATE INDEX deliveries_by_webhook ON deliveries (webhook, id);
@@ -244,6 +246,42 @@ CREATE TABLE homes (
     epoch   INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX homes_by_epoch ON homes (epoch);
+
+-- Bulk operations. What one was asked to do is a JSON document; it is open until all of what it queued has ended.
+CREATE TABLE operations (
+    id              BLOB PRIMARY KEY,
+    tenant          TEXT NOT NULL,
+    asked           TEXT NOT NULL,
+    state           TEXT NOT NULL,
+    open            INTEGER NOT NULL DEFAULT 1,
+    created_by      TEXT NOT NULL,
+    created_at      INTEGER NOT NULL,
+    start_at        INTEGER NOT NULL,
+    began_at        INTEGER,
+    finished_at     INTEGER,
+    updated_at      INTEGER NOT NULL,
+    held_by         INTEGER,
+    cursor_event    BLOB,
+    cursor_delivery BLOB,
+    total           INTEGER,
+    done            INTEGER NOT NULL DEFAULT 0,
+    skipped         INTEGER NOT NULL DEFAULT 0,
+    delivered       INTEGER NOT NULL DEFAULT 0,
+    failed          INTEGER NOT NULL DEFAULT 0,
+    cancelled       INTEGER NOT NULL DEFAULT 0,
+    errors          TEXT NOT NULL DEFAULT '{}',
+    pace_from       INTEGER,
+    pace_done       INTEGER NOT NULL DEFAULT 0
+) STRICT, WITHOUT ROWID;
+CREATE INDEX operations_by_tenant ON operations (tenant, id);
+CREATE INDEX operations_open ON operations (start_at) WHERE open = 1;
+
+-- What an operation has queued and what has not ended yet, as far as is known.
+CREATE TABLE operation_items (
+    operation BLOB NOT NULL,
+    delivery  BLOB NOT NULL,
+    PRIMARY KEY (operation, delivery)
+) STRICT, WITHOUT ROWID;
 
 -- What every node should know of, in order. Old ones are forgotten.
 CREATE TABLE changes (

@@ -1,0 +1,499 @@
+//! Bulk operations: `retry-batch`, `cancel-batch`, the purge of dead letters, `backfill`, and their progress.
+
+mod view;
+
+use axum::{
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use redrive_core::{
+    DeliveryStatus, FailureCategory, Invalid, OperationId, TenantId, Time, WebhookId,
+    lane::Priority,
+    operation::{Among, MAX_RATE, OperationKind, OperationState, Selection, Turn},
+};
+use redrive_store::OperationOrder;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use self::view::{DryRunView, OperationView};
+use super::{
+    AppState,
+    deliveries::TenantInput,
+    events::TenantQuery,
+    extract::{Id, Json, Manages, May, OptionalJson, Query, Reads, object},
+    page::{Page, Paging},
+    problem::{ChangeProblems, Problem, ReadProblems},
+};
+use crate::app::{Actor, App, operations::events_for};
+
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(retry_dead))
+        .routes(routes!(purge))
+        .routes(routes!(retry_deliveries))
+        .routes(routes!(cancel_deliveries))
+        .routes(routes!(backfill))
+        .routes(routes!(list))
+        .routes(routes!(get))
+        .routes(routes!(cancel))
+        .routes(routes!(pause))
+        .routes(routes!(resume))
+}
+
+/// Which ones are meant; what is left out does not matter.
+#[derive(Default, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Filter {
+    /// Those for one of these webhooks.
+    #[schema(value_type = Vec<String>, max_items = 1000)]
+    webhook_ids: Vec<WebhookId>,
+    /// Those of one of these event types.
+    #[schema(max_items = 1000)]
+    event_types: Vec<String>,
+    /// Those whose last attempt failed in one of these ways.
+    failure_categories: Vec<FailureCategory>,
+    /// Those in one of these states; not for dead letters.
+    statuses: Vec<DeliveryStatus>,
+    /// Those of events from this time on (RFC 3339).
+    #[schema(value_type = Option<String>, format = DateTime)]
+    from: Option<Time>,
+    /// Those of events before this time (RFC 3339).
+    #[schema(value_type = Option<String>, format = DateTime)]
+    to: Option<Time>,
+}
+
+impl From<Filter> for Selection {
+    fn from(filter: Filter) -> Self {
+        let Filter { webhook_ids, event_types, failure_categories, statuses, from, to } = filter;
+        Self { webhook_ids, event_types, failure_categories, statuses, from, to }
+    }
+}
+
+impl From<Selection> for Filter {
+    fn from(selection: Selection) -> Self {
+        let Selection { webhook_ids, event_types, failure_categories, statuses, from, to } = selection;
+        Self { webhook_ids, event_types, failure_categories, statuses, from, to }
+    }
+}
+
+/// How fast.
+#[derive(Clone, Copy, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct BatchRate {
+    /// The most that is queued in a second.
+    #[schema(minimum = 1, maximum = 10000, example = 50)]
+    requests_per_second: u32,
+}
+
+fn rate(limit: Option<BatchRate>) -> Result<Option<u32>, Problem> {
+    match limit.map(|limit| limit.requests_per_second) {
+        Some(rate) if !(1..=MAX_RATE).contains(&rate) => {
+            let what = format!("must be from 1 to {MAX_RATE}");
+            Err(Invalid::new("rate_limit.requests_per_second", what).into())
+        }
+        rate => Ok(rate),
+    }
+}
+
+/// A bulk retry.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct BatchInput {
+    /// Which ones; all dead letters if left out.
+    #[serde(deserialize_with = "object")]
+    filter: Option<Filter>,
+    /// How fast; as fast as they can be sent if left out.
+    #[serde(deserialize_with = "object")]
+    rate_limit: Option<BatchRate>,
+    /// How urgent they are from now on; as urgent as they were if left out.
+    priority: Option<Priority>,
+    /// Only count them, and show a few.
+    dry_run: bool,
+    /// When to begin; now if left out.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    start_at: Option<Time>,
+    /// The tenant to act for; admin keys only.
+    tenant_id: Option<String>,
+}
+
+/// A bulk cancellation.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct CancelInput {
+    /// Which ones; everything that is pending if left out.
+    #[serde(deserialize_with = "object")]
+    filter: Option<Filter>,
+    /// Only count them, and show a few.
+    dry_run: bool,
+    /// The tenant to act for; admin keys only.
+    tenant_id: Option<String>,
+}
+
+/// Which past events a webhook is to get.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct BackfillInput {
+    /// Events from this time on (RFC 3339).
+    #[schema(value_type = Option<String>, format = DateTime)]
+    from: Option<Time>,
+    /// Events before this time; up to now if left out.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    to: Option<Time>,
+    /// Only events of these types; all that the webhook subscribes to if left out.
+    #[schema(max_items = 1000)]
+    event_types: Vec<String>,
+    /// How fast; as fast as they can be sent if left out.
+    #[serde(deserialize_with = "object")]
+    rate_limit: Option<BatchRate>,
+    /// How urgent they are; as urgent as the events are if left out.
+    priority: Option<Priority>,
+    /// Only count them.
+    dry_run: bool,
+    /// When to begin; now if left out.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    start_at: Option<Time>,
+    /// The tenant to act for; admin keys only.
+    tenant_id: Option<String>,
+}
+
+/// Which dead letters to purge.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PurgeQuery {
+    /// Those for one of these webhooks, with commas in between.
+    webhook_id: Option<String>,
+    /// Those of one of these event types, with commas in between.
+    event_type: Option<String>,
+    /// Those whose last attempt failed in one of these ways, with commas in between.
+    failure_category: Option<String>,
+    /// Those of events from this time on (RFC 3339).
+    #[param(value_type = Option<String>)]
+    from: Option<Time>,
+    /// Those of events before this time (RFC 3339).
+    #[param(value_type = Option<String>)]
+    to: Option<Time>,
+    /// Only count them, and show a few.
+    dry_run: Option<bool>,
+    /// The tenant to act for; admin keys only.
+    tenant_id: Option<String>,
+}
+
+fn listed<T>(
+    field: &'static str,
+    text: Option<&str>,
+    read: impl Fn(&str) -> Result<T, String>,
+) -> Result<Vec<T>, Problem> {
+    let parts = text.into_iter().flat_map(|text| text.split(','));
+    parts.map(|part| read(part.trim()).map_err(|why| Invalid::new(field, why).into())).collect()
+}
+
+impl PurgeQuery {
+    fn selection(&self) -> Result<Selection, Problem> {
+        let category = |name: &str| {
+            let known = FailureCategory::ALL.into_iter().find(|category| category.name() == name);
+            known.ok_or_else(|| "no such kind of failure; see the API documentation".to_owned())
+        };
+        let webhook = |id: &str| id.parse().map_err(|error: redrive_core::id::BadId| error.to_string());
+        Ok(Selection {
+            webhook_ids: listed("webhook_id", self.webhook_id.as_deref(), webhook)?,
+            event_types: listed("event_type", self.event_type.as_deref(), |name| Ok(name.to_owned()))?,
+            failure_categories: listed("failure_category", self.failure_category.as_deref(), category)?,
+            statuses: Vec::new(),
+            from: self.from,
+            to: self.to,
+        })
+    }
+}
+
+async fn dry_run(app: &App, tenant: TenantId, order: OperationOrder) -> Result<Response, Problem> {
+    let view = DryRunView::from(app.dry_run(tenant, order).await?);
+    Ok((StatusCode::OK, axum::Json(view)).into_response())
+}
+
+fn accepted(view: OperationView) -> Response {
+    (StatusCode::ACCEPTED, axum::Json(view)).into_response()
+}
+
+async fn retry_batch(
+    app: &App,
+    caller: &Actor,
+    among: Among,
+    query: TenantQuery,
+    input: BatchInput,
+) -> Result<Response, Problem> {
+    let tenant = app.acts_for(caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
+    let order = OperationOrder {
+        kind: OperationKind::Retry,
+        among,
+        selection: input.filter.unwrap_or_default().into(),
+        rate: rate(input.rate_limit)?,
+        priority: input.priority,
+    };
+    if input.dry_run {
+        return dry_run(app, tenant, order).await;
+    }
+    let operation = app.begin_operation(caller, tenant, order, input.start_at).await?;
+    Ok(accepted(OperationView::new(operation, app.engine().clock().now())))
+}
+
+/// Retry dead letters in bulk
+///
+/// Each gets a new round, at the rate given, in the order of their events. The operation is durable: it survives
+/// restarts, and no delivery gets two rounds from it, nor from another one over the same deliveries.
+#[utoipa::path(
+    post, path = "/v1/dlq/retry-batch", tag = "dlq", params(TenantQuery), request_body = Option<BatchInput>,
+    responses(
+        (status = 202, description = "Under way", body = OperationView),
+        (status = 200, description = "`dry_run`: what it would do", body = DryRunView),
+        ChangeProblems,
+    ),
+)]
+async fn retry_dead(
+    State(app): State<AppState>,
+    May(caller, _): May<Manages>,
+    Query(query): Query<TenantQuery>,
+    OptionalJson(input): OptionalJson<BatchInput>,
+) -> Result<Response, Problem> {
+    retry_batch(&app, &caller, Among::Dead, query, input).await
+}
+
+/// Retry deliveries in bulk
+///
+/// Whatever the filter names, delivered or not: what is over gets a new round, what waits after a failure is due
+/// now, and what has not been tried yet is left alone. The filter must name something.
+#[utoipa::path(
+    post, path = "/v1/deliveries/retry-batch", tag = "deliveries", params(TenantQuery), request_body = BatchInput,
+    responses(
+        (status = 202, description = "Under way", body = OperationView),
+        (status = 200, description = "`dry_run`: what it would do", body = DryRunView),
+        ChangeProblems,
+    ),
+)]
+async fn retry_deliveries(
+    State(app): State<AppState>,
+    May(caller, _): May<Manages>,
+    Query(query): Query<TenantQuery>,
+    Json(input): Json<BatchInput>,
+) -> Result<Response, Problem> {
+    retry_batch(&app, &caller, Among::Deliveries, query, input).await
+}
+
+/// An operation that may be over by the time of the answer.
+async fn soon(app: &App, operation: redrive_store::Operation) -> Result<Response, Problem> {
+    let operation = app.finished_soon(operation).await?;
+    let status = match operation.state {
+        OperationState::Completed => StatusCode::OK,
+        _ => StatusCode::ACCEPTED,
+    };
+    let view = OperationView::new(operation, app.engine().clock().now());
+    Ok((status, axum::Json(view)).into_response())
+}
+
+/// Cancel pending deliveries in bulk
+///
+/// Requests that are under way are let finish: what succeeds is delivered.
+#[utoipa::path(
+    post, path = "/v1/deliveries/cancel-batch", tag = "deliveries", params(TenantQuery),
+    request_body = CancelInput,
+    responses(
+        (status = 200, description = "Done; or `dry_run`: what it would do", body = inline(DoneOrDryRun)),
+        (status = 202, description = "Under way", body = OperationView),
+        ChangeProblems,
+    ),
+)]
+async fn cancel_deliveries(
+    State(app): State<AppState>,
+    May(caller, _): May<Manages>,
+    Query(query): Query<TenantQuery>,
+    Json(input): Json<CancelInput>,
+) -> Result<Response, Problem> {
+    let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
+    let order = OperationOrder {
+        kind: OperationKind::Cancel,
+        among: Among::Pending,
+        selection: input.filter.unwrap_or_default().into(),
+        rate: None,
+        priority: None,
+    };
+    if input.dry_run {
+        return dry_run(&app, tenant, order).await;
+    }
+    let operation = app.begin_operation(&caller, tenant, order, None).await?;
+    soon(&app, operation).await
+}
+
+/// What came of it, or what would.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+#[allow(dead_code, reason = "describes an answer that is written as one of the two")]
+pub(super) enum DoneOrDryRun {
+    /// An operation that is over.
+    Done(Box<OperationView>),
+    /// What it would do.
+    DryRun(DryRunView),
+}
+
+/// Purge dead letters
+///
+/// They leave the list of dead letters and stay in history, from where each can still be retried.
+#[utoipa::path(
+    delete, path = "/v1/dlq", tag = "dlq", params(PurgeQuery),
+    responses(
+        (status = 200, description = "Done; or `dry_run`: what it would do", body = inline(DoneOrDryRun)),
+        (status = 202, description = "Under way", body = OperationView),
+        ChangeProblems,
+    ),
+)]
+async fn purge(
+    State(app): State<AppState>,
+    May(caller, _): May<Manages>,
+    Query(query): Query<PurgeQuery>,
+) -> Result<Response, Problem> {
+    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
+    let order = OperationOrder {
+        kind: OperationKind::Purge,
+        among: Among::Dead,
+        selection: query.selection()?,
+        rate: None,
+        priority: None,
+    };
+    if query.dry_run == Some(true) {
+        return dry_run(&app, tenant, order).await;
+    }
+    let operation = app.begin_operation(&caller, tenant, order, None).await?;
+    soon(&app, operation).await
+}
+
+/// Send a webhook past events
+///
+/// Those that it subscribes to and has not had, such as those from before it was made.
+#[utoipa::path(
+    post, path = "/v1/webhooks/{id}/backfill", tag = "webhooks", params(("id" = String, Path), TenantQuery),
+    request_body = BackfillInput,
+    responses(
+        (status = 202, description = "Under way", body = OperationView),
+        (status = 200, description = "`dry_run`: what it would do", body = DryRunView),
+        ChangeProblems,
+    ),
+)]
+async fn backfill(
+    State(app): State<AppState>,
+    May(caller, _): May<Manages>,
+    Id(id): Id<WebhookId>,
+    Query(query): Query<TenantQuery>,
+    Json(input): Json<BackfillInput>,
+) -> Result<Response, Problem> {
+    let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
+    if input.from.is_none() {
+        return Err(
+            Invalid::new("from", "name the time of the first event, such as 2026-01-01T00:00:00Z").into()
+        );
+    }
+    let order = OperationOrder {
+        kind: OperationKind::Backfill,
+        among: Among::Events,
+        selection: events_for(id, input.event_types, input.from, input.to),
+        rate: rate(input.rate_limit)?,
+        priority: input.priority,
+    };
+    if input.dry_run {
+        app.may_backfill(&tenant, id).await?;
+        return dry_run(&app, tenant, order).await;
+    }
+    let operation = app.backfill(&caller, tenant, id, order, input.start_at).await?;
+    Ok(accepted(OperationView::new(operation, app.engine().clock().now())))
+}
+
+/// List bulk operations
+#[utoipa::path(
+    get, path = "/v1/dlq/batch-operations", tag = "dlq", params(Paging),
+    responses((status = 200, description = "Newest first", body = Page<OperationView>), ReadProblems),
+)]
+async fn list(
+    State(app): State<AppState>,
+    May(caller, _): May<Reads>,
+    Query(paging): Query<Paging>,
+) -> Result<axum::Json<Page<OperationView>>, Problem> {
+    let tenant = app.acts_for(&caller, paging.tenant_id.as_deref()).await?;
+    let found = app.list_operations(tenant, paging.request()?).await?;
+    let now = app.engine().clock().now();
+    Ok(axum::Json(paging.page(found, |one| one.id, |one| OperationView::new(one, now))))
+}
+
+/// Get a bulk operation
+#[utoipa::path(
+    get, path = "/v1/dlq/batch-operations/{id}", tag = "dlq", params(("id" = String, Path), TenantQuery),
+    responses((status = 200, body = OperationView), ReadProblems),
+)]
+async fn get(
+    State(app): State<AppState>,
+    May(caller, _): May<Reads>,
+    Id(id): Id<OperationId>,
+    Query(query): Query<TenantQuery>,
+) -> Result<axum::Json<OperationView>, Problem> {
+    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
+    let found = app.operation(tenant, id).await?;
+    Ok(axum::Json(OperationView::new(found, app.engine().clock().now())))
+}
+
+async fn turn(
+    app: &App,
+    caller: &Actor,
+    id: OperationId,
+    tenant_id: Option<String>,
+    turn: Turn,
+) -> Result<axum::Json<OperationView>, Problem> {
+    let tenant = app.acts_for(caller, tenant_id.as_deref()).await?;
+    let turned = app.turn_operation(caller, tenant, id, turn).await?;
+    Ok(axum::Json(OperationView::new(turned, app.engine().clock().now())))
+}
+
+/// Cancel a bulk operation
+///
+/// Nothing more is queued. What was queued before is delivered.
+#[utoipa::path(
+    post, path = "/v1/dlq/batch-operations/{id}/cancel", tag = "dlq", params(("id" = String, Path), TenantQuery),
+    request_body = Option<TenantInput>, responses((status = 200, body = OperationView), ChangeProblems),
+)]
+async fn cancel(
+    State(app): State<AppState>,
+    May(caller, _): May<Manages>,
+    Id(id): Id<OperationId>,
+    Query(query): Query<TenantQuery>,
+    OptionalJson(input): OptionalJson<TenantInput>,
+) -> Result<axum::Json<OperationView>, Problem> {
+    turn(&app, &caller, id, input.tenant_id.or(query.tenant_id), Turn::Cancel).await
+}
+
+/// Pause a bulk operation
+#[utoipa::path(
+    post, path = "/v1/dlq/batch-operations/{id}/pause", tag = "dlq", params(("id" = String, Path), TenantQuery),
+    request_body = Option<TenantInput>, responses((status = 200, body = OperationView), ChangeProblems),
+)]
+async fn pause(
+    State(app): State<AppState>,
+    May(caller, _): May<Manages>,
+    Id(id): Id<OperationId>,
+    Query(query): Query<TenantQuery>,
+    OptionalJson(input): OptionalJson<TenantInput>,
+) -> Result<axum::Json<OperationView>, Problem> {
+    turn(&app, &caller, id, input.tenant_id.or(query.tenant_id), Turn::Pause).await
+}
+
+/// Resume a bulk operation
+#[utoipa::path(
+    post, path = "/v1/dlq/batch-operations/{id}/resume", tag = "dlq", params(("id" = String, Path), TenantQuery),
+    request_body = Option<TenantInput>, responses((status = 200, body = OperationView), ChangeProblems),
+)]
+async fn resume(
+    State(app): State<AppState>,
+    May(caller, _): May<Manages>,
+    Id(id): Id<OperationId>,
+    Query(query): Query<TenantQuery>,
+    OptionalJson(input): OptionalJson<TenantInput>,
+) -> Result<axum::Json<OperationView>, Problem> {
+    turn(&app, &caller, id, input.tenant_id.or(query.tenant_id), Turn::Resume).await
+}

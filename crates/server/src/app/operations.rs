@@ -1,0 +1,191 @@
+//! Bulk operations: retrying, calling off, purging and backfilling by filter, under way for as long as it takes.
+
+use std::time::Duration;
+
+use redrive_core::{
+    Invalid, OperationId, TenantId, Time, WebhookId,
+    operation::{Among, OperationKind, OperationState, Selection, Turn},
+};
+use redrive_engine::TurnError;
+use redrive_store::{Operation, OperationOrder, PageRequest};
+use serde_json::json;
+
+use super::{
+    Actor, App, AppError,
+    audit::{Deed, Traces},
+    deliveries::Seen,
+};
+
+/// How long an answer waits for an operation that may well be over at once.
+const SOON: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(20);
+/// How many of those that a dry run has found are shown.
+const SAMPLE: usize = 10;
+
+/// What an operation would do.
+pub struct DryRun {
+    /// How many it would take on.
+    pub total: u64,
+    /// Whether all were counted.
+    pub complete: bool,
+    /// The first of them.
+    pub sample: Vec<Seen>,
+}
+
+impl App {
+    /// Refuses an operation that makes no sense, or names webhooks that are not there.
+    async fn check_order(&self, tenant: &TenantId, order: &OperationOrder) -> Result<(), AppError> {
+        let selection = &order.selection;
+        selection.check()?;
+        if order.among == Among::Dead && !selection.statuses.is_empty() {
+            return Err(Invalid::new("filter.statuses", "dead letters are all dead; leave it out").into());
+        }
+        if order.among == Among::Deliveries && selection.is_all() {
+            let what = "name at least one condition: this would be every delivery there ever was";
+            return Err(Invalid::new("filter", what).into());
+        }
+        for webhook in &selection.webhook_ids {
+            self.had_webhook(tenant, *webhook).await?;
+        }
+        Ok(())
+    }
+
+    /// Tells what an operation would do, and does nothing.
+    pub async fn dry_run(&self, tenant: TenantId, order: OperationOrder) -> Result<DryRun, AppError> {
+        self.check_order(&tenant, &order).await?;
+        let survey = self.engine.survey(&tenant, &order, SAMPLE).await?;
+        let mut sample = Vec::with_capacity(survey.sample.len());
+        for delivery in survey.sample {
+            sample.push(self.see(delivery).await?);
+        }
+        Ok(DryRun { total: survey.total, complete: survey.complete, sample })
+    }
+
+    /// Begins an operation, now or at a later time.
+    pub async fn begin_operation(
+        &self,
+        by: &Actor,
+        tenant: TenantId,
+        order: OperationOrder,
+        start_at: Option<Time>,
+    ) -> Result<Operation, AppError> {
+        self.check_order(&tenant, &order).await?;
+        let action = match order.kind {
+            OperationKind::Retry => "deliveries.retry_batch",
+            OperationKind::Cancel => "deliveries.cancel_batch",
+            OperationKind::Purge => "dlq.purge",
+            OperationKind::Backfill => "webhook.backfill",
+        };
+        let deed = Deed { action, tenant: Some(&tenant), object: None };
+        self.audited(by, deed, async {
+            let asked = json!({"asked": order, "start_at": start_at});
+            let operation =
+                self.engine.begin_operation(tenant.clone(), order, start_at, by.name.clone()).await?;
+            let traces =
+                Traces { object: Some(operation.id.to_string()), after: Some(asked), ..Traces::default() };
+            Ok((operation, traces))
+        })
+        .await
+    }
+
+    /// Sends a webhook past events that it has not had.
+    pub async fn backfill(
+        &self,
+        by: &Actor,
+        tenant: TenantId,
+        webhook: WebhookId,
+        order: OperationOrder,
+        start_at: Option<Time>,
+    ) -> Result<Operation, AppError> {
+        self.may_backfill(&tenant, webhook).await?;
+        self.begin_operation(by, tenant, order, start_at).await
+    }
+
+    /// Refuses to send past events to a webhook that gets none, or is not there.
+    pub async fn may_backfill(&self, tenant: &TenantId, webhook: WebhookId) -> Result<(), AppError> {
+        let found = self.webhook(tenant.clone(), webhook).await?;
+        match found.state.gets_events() {
+            true => Ok(()),
+            false => Err(AppError::conflict(
+                "webhook_not_active",
+                format!("the webhook is {}; enable it first", found.state.name()),
+            )),
+        }
+    }
+
+    /// The operation as it is now, or as it is a moment later if it is over by then.
+    pub async fn finished_soon(&self, operation: Operation) -> Result<Operation, AppError> {
+        let (tenant, id) = (operation.tenant.clone(), operation.id);
+        let over = async {
+            loop {
+                tokio::time::sleep(LOOK).await;
+                let found = self.operation(tenant.clone(), id).await?;
+                if found.state == OperationState::Completed {
+                    return Ok(found);
+                }
+            }
+        };
+        match tokio::time::timeout(SOON, over).await {
+            Ok(found) => found,
+            Err(_) => self.operation(tenant.clone(), id).await,
+        }
+    }
+
+    /// One operation.
+    pub async fn operation(&self, tenant: TenantId, id: OperationId) -> Result<Operation, AppError> {
+        self.store().operation(tenant, id).await?.ok_or(AppError::NotFound("operation"))
+    }
+
+    /// A tenant's operations, newest first.
+    pub async fn list_operations(
+        &self,
+        tenant: TenantId,
+        page: PageRequest<OperationId>,
+    ) -> Result<Vec<Operation>, AppError> {
+        Ok(self.store().list_operations(tenant, page).await?)
+    }
+
+    /// Holds an operation, lets it go on, or ends it.
+    pub async fn turn_operation(
+        &self,
+        by: &Actor,
+        tenant: TenantId,
+        id: OperationId,
+        turn: Turn,
+    ) -> Result<Operation, AppError> {
+        let action = match turn {
+            Turn::Pause => "operation.pause",
+            Turn::Resume => "operation.resume",
+            Turn::Cancel => "operation.cancel",
+        };
+        let deed = Deed { action, tenant: Some(&tenant), object: Some(id.to_string()) };
+        self.audited(by, deed, async {
+            let turned = self.engine.turn_operation(tenant.clone(), id, turn).await?;
+            let after = Some(json!({"status": turned.state}));
+            Ok((turned, Traces { after, ..Traces::default() }))
+        })
+        .await
+    }
+}
+
+impl From<TurnError> for AppError {
+    fn from(error: TurnError) -> Self {
+        match error {
+            TurnError::Missing => Self::NotFound("operation"),
+            TurnError::NotNow(why) => {
+                Self::conflict("operation_over", format!("the operation cannot be changed: {why}"))
+            }
+            TurnError::Store(error) => error.into(),
+        }
+    }
+}
+
+/// A selection of one webhook's events between two times.
+pub fn events_for(
+    webhook: WebhookId,
+    event_types: Vec<String>,
+    from: Option<Time>,
+    to: Option<Time>,
+) -> Selection {
+    Selection { webhook_ids: vec![webhook], event_types, from, to, ..Selection::default() }
+}

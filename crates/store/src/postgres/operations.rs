@@ -1,0 +1,373 @@
+//! Bulk operations: who carries them on, how far they are, and each step as one transaction. Whoever locks an
+//! operation does so before anything else.
+
+use redrive_core::{DeliveryId, EventId, OperationId, TenantId, Time, operation::OperationState};
+use tokio_postgres::Row;
+
+use super::{
+    Postgres,
+    convert::{Col, get, get_opt, plain},
+    redrive,
+    session::{Failure, Session, Tx},
+    walk,
+};
+use crate::{
+    Answer, Cancelled, Epoch, EventHead, Operation, OperationStep, Operations, PageRequest, Redriven,
+    Settled, Stepped, Tally, Task, Walk, WalkCursor, Walked,
+};
+
+macro_rules! operation {
+    ($before:literal, $after:literal) => {
+        concat!(
+            $before,
+            " id, tenant, asked, state, created_by, created_at, start_at, began_at, finished_at, updated_at, held_by,
+              cursor_event, cursor_delivery, total, done, skipped, delivered, failed, cancelled, errors, pace_from,
+              pace_done ",
+            $after
+        )
+    };
+}
+
+const CREATE: &str =
+    "INSERT INTO operations (id, tenant, asked, state, created_by, created_at, start_at, updated_at)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
+const ONE: &str = operation!("SELECT", "FROM operations WHERE id = $1 AND tenant = $2");
+const HELD: &str = operation!("SELECT", "FROM operations WHERE id = $1 AND held_by = $2 FOR UPDATE");
+const LIST: &str =
+    operation!("SELECT", "FROM operations WHERE tenant = $1 AND id < $2 ORDER BY id DESC LIMIT $3 OFFSET $4");
+/// One that never began, and never will, leaves nothing to be known.
+const TURN: &str = "UPDATE operations SET state = $4, updated_at = $5,
+         finished_at = CASE WHEN $4 = 'cancelled' THEN coalesce(finished_at, $5) END,
+         open = CASE WHEN $4 = 'cancelled' AND began_at IS NULL THEN false ELSE open END,
+         pace_from = $5, pace_done = done
+     WHERE id = $1 AND tenant = $2 AND state = $3";
+const TAKE: &str = operation!(
+    "UPDATE operations SET held_by = $1, pace_from = $2, pace_done = done, began_at = coalesce(began_at, $2),
+         state = CASE WHEN state = 'scheduled' THEN 'running' ELSE state END
+     WHERE id = ANY(ARRAY(
+         SELECT id FROM operations o WHERE open AND start_at <= $2 AND state <> 'paused'
+             AND NOT id = ANY($3::uuid[])
+             AND (held_by IS NULL OR held_by = $1 OR NOT EXISTS (SELECT 1 FROM nodes n WHERE n.epoch = o.held_by))
+         ORDER BY start_at LIMIT $4 FOR UPDATE SKIP LOCKED)) RETURNING",
+    ""
+);
+const COUNT: &str = "UPDATE operations SET total = $3 WHERE id = $1 AND held_by = $2";
+const IS_HELD: &str = "SELECT 1 FROM operations WHERE id = $1 AND tenant = $2 AND held_by = $3 AND state = 'running' FOR UPDATE";
+const GET_ON: &str = "UPDATE operations SET done = done + $2, skipped = skipped + $3, updated_at = $4,
+         cursor_event = coalesce($5, cursor_event),
+         cursor_delivery = CASE WHEN $5 IS NULL THEN cursor_delivery ELSE $6 END,
+         state = coalesce($7, state) WHERE id = $1";
+const FOLLOW: &str = "INSERT INTO operation_items (operation, delivery) SELECT $1, unnest($2::uuid[])
+     ON CONFLICT DO NOTHING";
+const PURGE: &str = "DELETE FROM dead WHERE delivery = ANY($1::uuid[]) AND tenant = $2 RETURNING delivery";
+const NOTE_PURGED: &str = "UPDATE deliveries SET purged_at = $2 WHERE id = ANY($1::uuid[])";
+const ITEMS: &str = "SELECT i.delivery, d.status, d.failure_category FROM (
+         SELECT delivery FROM operation_items WHERE operation = $1 AND delivery > $2 ORDER BY delivery LIMIT $3) i
+     LEFT JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = i.delivery LIMIT 1) d ON true ORDER BY i.delivery";
+const SETTLE: &str = "DELETE FROM operation_items WHERE operation = $1 AND delivery = ANY($2::uuid[])";
+const TELL: &str =
+    "UPDATE operations SET delivered = $2, failed = $3, cancelled = $4, errors = $5 WHERE id = $1";
+const CLOSE: &str = "UPDATE operations SET held_by = NULL, open = (state = 'paused'),
+         state = CASE WHEN state = 'delivering' THEN 'completed' ELSE state END,
+         finished_at = CASE WHEN state = 'paused' THEN NULL ELSE coalesce(finished_at, $3) END
+     WHERE id = $1 AND held_by = $2 AND state IN ('delivering', 'cancelled', 'paused')";
+const FORGET: &str = "DELETE FROM operations WHERE id = ANY(ARRAY(
+         SELECT id FROM operations WHERE NOT open AND id < $1 AND finished_at < $2 ORDER BY id LIMIT $3
+         FOR UPDATE SKIP LOCKED))";
+
+/// The statements whose cost must follow what they change: a test explains their plans.
+#[cfg(feature = "conformance")]
+pub(super) const PLANNED: [(&str, &str); 4] = [
+    ("purge dead letters", PURGE),
+    ("note what is purged", NOTE_PURGED),
+    ("look how queued deliveries went", ITEMS),
+    ("forget queued deliveries", SETTLE),
+];
+
+fn read_operation(row: &Row) -> Result<Operation, Failure> {
+    let count = |column| plain::<i64>(row, column).map(i64::unsigned_abs);
+    let state: &str = plain(row, 3)?;
+    let event: Option<EventId> = get_opt(row, 11)?;
+    let delivery = get_opt(row, 12)?;
+    let pace_from: Option<Time> = get_opt(row, 20)?;
+    Ok(Operation {
+        id: get(row, 0)?,
+        tenant: get(row, 1)?,
+        order: serde_json::from_str(plain(row, 2)?)?,
+        state: OperationState::parse(state).ok_or_else(|| Failure::Bad(format!("no such state: {state}")))?,
+        created_by: plain(row, 4)?,
+        created_at: get(row, 5)?,
+        start_at: get(row, 6)?,
+        began_at: get_opt(row, 7)?,
+        finished_at: get_opt(row, 8)?,
+        updated_at: get(row, 9)?,
+        held_by: plain::<Option<i64>>(row, 10)?.map(Epoch),
+        cursor: event.map(|event| WalkCursor { event, delivery }),
+        tally: Tally {
+            total: plain::<Option<i64>>(row, 13)?.map(i64::unsigned_abs),
+            done: count(14)?,
+            skipped: count(15)?,
+            delivered: count(16)?,
+            failed: count(17)?,
+            cancelled: count(18)?,
+            errors: serde_json::from_str(plain(row, 19)?)?,
+        },
+        pace_from: pace_from.map(|from| Ok::<_, Failure>((from, count(21)?))).transpose()?,
+    })
+}
+
+impl Operations for Postgres {
+    fn create_operation(&self, operation: Operation) -> Answer<'_, ()> {
+        Box::pin(async move { self.write(|tx| create(tx, &operation)).await })
+    }
+
+    fn operation(&self, tenant: TenantId, id: OperationId) -> Answer<'_, Option<Operation>> {
+        Box::pin(async move {
+            let tenant = &tenant;
+            self.read(|session| async move {
+                let row = session.query_opt(ONE, &[&Col(id), &tenant.as_str()]).await?;
+                row.map(|row| read_operation(&row)).transpose()
+            })
+            .await
+        })
+    }
+
+    fn list_operations(
+        &self,
+        tenant: TenantId,
+        page: PageRequest<OperationId>,
+    ) -> Answer<'_, Vec<Operation>> {
+        Box::pin(async move {
+            let (tenant, page) = (&tenant, &page);
+            self.read(|session| async move {
+                let before = Col(page.after.unwrap_or(OperationId::from_bytes([0xff; 16])));
+                let (limit, offset) = (i64::from(page.limit), i64::from(page.offset));
+                let rows = session.query(LIST, &[&tenant.as_str(), &before, &limit, &offset]).await?;
+                rows.iter().map(read_operation).collect()
+            })
+            .await
+        })
+    }
+
+    fn turn_operation(
+        &self,
+        tenant: TenantId,
+        id: OperationId,
+        from: OperationState,
+        to: OperationState,
+        now: Time,
+    ) -> Answer<'_, bool> {
+        Box::pin(async move {
+            let tenant = &tenant;
+            let turned = self.write(|tx| async move {
+                tx.execute(TURN, &[&Col(id), &tenant.as_str(), &from.name(), &to.name(), &Col(now)]).await
+            });
+            Ok(turned.await? == 1)
+        })
+    }
+
+    fn take_operations(
+        &self,
+        epoch: Epoch,
+        but: Vec<OperationId>,
+        now: Time,
+        limit: usize,
+    ) -> Answer<'_, Vec<Operation>> {
+        Box::pin(async move {
+            let but: Vec<_> = but.into_iter().map(Col).collect();
+            let but = &but;
+            self.write(|tx| async move {
+                let rows = tx.query(TAKE, &[&epoch.0, &Col(now), but, &(limit as i64)]).await?;
+                rows.iter().map(read_operation).collect()
+            })
+            .await
+        })
+    }
+
+    fn count_operation(&self, id: OperationId, epoch: Epoch, total: u64) -> Answer<'_, ()> {
+        Box::pin(async move {
+            self.write(|tx| async move {
+                tx.execute(COUNT, &[&Col(id), &epoch.0, &(total as i64)]).await.map(drop)
+            })
+            .await
+        })
+    }
+
+    fn step_operation(&self, step: OperationStep) -> Answer<'_, Stepped> {
+        Box::pin(async move {
+            let stepped = self.write(|tx| take_step(tx, &step)).await?;
+            self.shared.hints.work();
+            if matches!(&stepped, Stepped::Done { to_call_off, .. } if !to_call_off.is_empty()) {
+                self.shared.hints.change();
+            }
+            Ok(stepped)
+        })
+    }
+
+    fn settle_operation(
+        &self,
+        id: OperationId,
+        epoch: Epoch,
+        after: Option<DeliveryId>,
+        limit: usize,
+    ) -> Answer<'_, Settled> {
+        Box::pin(async move { self.write(|tx| settle(tx, id, epoch, after, limit)).await })
+    }
+
+    fn close_operation(&self, id: OperationId, epoch: Epoch, now: Time) -> Answer<'_, ()> {
+        Box::pin(async move {
+            self.write(
+                |tx| async move { tx.execute(CLOSE, &[&Col(id), &epoch.0, &Col(now)]).await.map(drop) },
+            )
+            .await
+        })
+    }
+
+    fn walk_deliveries(&self, tenant: TenantId, walk: Walk) -> Answer<'_, Walked> {
+        Box::pin(async move {
+            let (tenant, walk) = (&tenant, &walk);
+            self.read(|session| async move { walk::deliveries(&session, tenant, walk).await }).await
+        })
+    }
+
+    fn walk_events(
+        &self,
+        tenant: TenantId,
+        from: Option<Time>,
+        to: Option<Time>,
+        after: Option<EventId>,
+        limit: usize,
+    ) -> Answer<'_, Vec<EventHead>> {
+        Box::pin(async move {
+            let tenant = &tenant;
+            self.read(|session| async move { walk::events(&session, tenant, (from, to), after, limit).await })
+                .await
+        })
+    }
+
+    fn forget_operations(&self, before: Time, limit: usize) -> Answer<'_, usize> {
+        Box::pin(async move {
+            let first = Col(OperationId::first_at(before));
+            let forgotten =
+                self.write(
+                    |tx| async move { tx.execute(FORGET, &[&first, &Col(before), &(limit as i64)]).await },
+                );
+            Ok(forgotten.await? as usize)
+        })
+    }
+}
+
+async fn create(tx: Tx, operation: &Operation) -> Result<(), Failure> {
+    let asked = serde_json::to_string(&operation.order)?;
+    tx.execute(
+        CREATE,
+        &[
+            &Col(operation.id),
+            &operation.tenant.as_str(),
+            &asked,
+            &operation.state.name(),
+            &operation.created_by,
+            &Col(operation.created_at),
+            &Col(operation.start_at),
+            &Col(operation.updated_at),
+        ],
+    )
+    .await
+    .map(drop)
+}
+
+async fn take_step(tx: Tx, step: &OperationStep) -> Result<Stepped, Failure> {
+    if !tx.exists(IS_HELD, &[&Col(step.id), &step.tenant.as_str(), &step.epoch.0]).await? {
+        return Ok(Stepped::Lost);
+    }
+    let (done, to_call_off) = perform(&tx, step).await?;
+    let (event, delivery) =
+        step.cursor.map_or((None, None), |at| (Some(Col(at.event)), at.delivery.map(Col)));
+    let skipped = (step.tasks.len() - done + step.passed) as i64;
+    let then = step.then.map(OperationState::name);
+    tx.execute(GET_ON, &[&Col(step.id), &(done as i64), &skipped, &Col(step.at), &event, &delivery, &then])
+        .await?;
+    Ok(Stepped::Done { done, to_call_off })
+}
+
+type CallOff = Vec<(redrive_core::WebhookId, DeliveryId)>;
+
+/// Does what is to be done, and tells how much of it was needed.
+async fn perform(tx: &Session, step: &OperationStep) -> Result<(usize, CallOff), Failure> {
+    let (mut retries, mut cancels, mut purges, mut sends) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut why = "";
+    for task in &step.tasks {
+        match task {
+            Task::Retry(delivery, again) => retries.push((*delivery, again)),
+            Task::Cancel(delivery, reason) => {
+                why = reason;
+                cancels.push(*delivery);
+            }
+            Task::Purge(delivery) => purges.push(Col(*delivery)),
+            Task::Send(event, round, priority) => sends.push((*event, round, *priority)),
+        }
+    }
+    let (tenant, now) = (&step.tenant, step.at);
+    let mut queued = Vec::new();
+    if !retries.is_empty() {
+        let retried = redrive::retry_all(tx, tenant, &retries, now).await?;
+        queued.extend(retried.into_iter().filter_map(|one| match one {
+            Redriven::DueNow(id) | Redriven::NewRound(id) => Some(Col(id)),
+            Redriven::AlreadyAs(_) | Redriven::Missing => None,
+        }));
+    }
+    if !sends.is_empty() {
+        queued.extend(redrive::send_first(tx, tenant, &sends, now).await?.into_iter().map(Col));
+    }
+    if !queued.is_empty() {
+        tx.execute(FOLLOW, &[&Col(step.id), &queued]).await?;
+    }
+    let (mut done, mut to_call_off) = (queued.len(), Vec::new());
+    if !cancels.is_empty() {
+        for (webhook, delivery, cancelled) in redrive::cancel_all(tx, tenant, &cancels, why, now).await? {
+            done += usize::from(matches!(cancelled, Cancelled::Done | Cancelled::Requested));
+            if cancelled == Cancelled::Requested {
+                to_call_off.push((webhook, delivery));
+            }
+        }
+    }
+    if !purges.is_empty() {
+        let gone = tx.query(PURGE, &[&purges, &tenant.as_str()]).await?;
+        let gone: Vec<Col<DeliveryId>> =
+            gone.iter().map(|row| get(row, 0).map(Col)).collect::<Result<_, Failure>>()?;
+        tx.execute(NOTE_PURGED, &[&gone, &Col(now)]).await?;
+        done += gone.len();
+    }
+    Ok((done, to_call_off))
+}
+
+async fn settle(
+    tx: Tx,
+    id: OperationId,
+    epoch: Epoch,
+    after: Option<DeliveryId>,
+    limit: usize,
+) -> Result<Settled, Failure> {
+    let Some(row) = tx.query_opt(HELD, &[&Col(id), &epoch.0]).await? else {
+        return Ok(Settled { next: None, open: 0, ended: 0 });
+    };
+    let mut tally = read_operation(&row)?.tally;
+    let after = Col(after.unwrap_or(DeliveryId::from_bytes([0; 16])));
+    let items = tx.query(ITEMS, &[&Col(id), &after, &(limit as i64)]).await?;
+    let mut settled: Vec<Col<DeliveryId>> = Vec::new();
+    for row in &items {
+        let status: Option<redrive_core::DeliveryStatus> = get_opt(row, 1)?;
+        if status.is_none_or(|status| status.is_final()) {
+            tally.note(status, get_opt(row, 2)?);
+            settled.push(Col(get(row, 0)?));
+        }
+    }
+    if !settled.is_empty() {
+        tx.execute(SETTLE, &[&Col(id), &settled]).await?;
+        let errors = serde_json::to_string(&tally.errors)?;
+        let counts = [tally.delivered as i64, tally.failed as i64, tally.cancelled as i64];
+        tx.execute(TELL, &[&Col(id), &counts[0], &counts[1], &counts[2], &errors]).await?;
+    }
+    let next = items.last().filter(|_| items.len() == limit).map(|row| get(row, 0)).transpose()?;
+    Ok(Settled { next, open: items.len() - settled.len(), ended: settled.len() })
+}
