@@ -13,6 +13,16 @@ async fn tenant(api: &redrive_testkit::Api, extra: Value) -> String {
     text(&api.post("/v1/tenants", body).await.expect(201)["id"]).to_owned()
 }
 
+/// Asks until it is so.
+async fn eventually(what: &str, is_so: impl AsyncFn() -> bool) {
+    let asked = async {
+        while !is_so().await {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(40), asked).await.expect(what);
+}
+
 #[tokio::test]
 async fn a_key_ends_in_time_and_is_good_only_from_where_it_may_be_used() {
     let redrive = Redrive::start_with(Setup::new().env("REDRIVE_DEV_CLOCK_SPEED", "60")).await;
@@ -36,12 +46,7 @@ async fn a_key_ends_in_time_and_is_good_only_from_where_it_may_be_used() {
     let end = redrive_core::Time::parse(&now).unwrap() + std::time::Duration::from_secs(120);
     let ending = make(json!({"expires_at": end.to_string()})).await.expect(201);
     assert_eq!(status(&ending).await, 200);
-    let mut left = 200;
-    while status(&ending).await == 200 {
-        left -= 1;
-        assert!(left > 0, "it is still good");
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
+    eventually("it is good no longer", async || status(&ending).await != 200).await;
     let unknown = api.with_key("rdk_0000").get("/v1/webhooks").await;
     let expired = api.with_key(text(&ending["key"])).get("/v1/webhooks").await;
     assert_eq!(
@@ -60,13 +65,8 @@ async fn it_is_known_when_a_key_was_used() {
     assert_eq!(key["last_used_at"], Value::Null);
     api.with_key(text(&key["key"])).get("/v1/webhooks").await.expect(200);
     let used = |page: &Value| entries(page)[0]["last_used_at"].is_string();
-    let waited = std::time::Duration::from_secs(40);
-    let seen = tokio::time::timeout(waited, async {
-        while !used(&api.get("/v1/tenants/acme/api-keys").await.expect(200)) {
-            tokio::time::sleep(std::time::Duration::from_millis(500)).await;
-        }
-    });
-    seen.await.expect("told within half a minute");
+    eventually("its use is told", async || used(&api.get("/v1/tenants/acme/api-keys").await.expect(200)))
+        .await;
 }
 
 #[tokio::test]
@@ -83,13 +83,7 @@ async fn a_session_sees_one_tenant_until_it_ends() {
     assert!(token.starts_with("rdp_"));
     let customer = two.api().with_key(token);
     // The other node hears of it within a moment.
-    let heard = async || customer.get("/v1/webhooks").await.status == 200;
-    for _ in 0..100 {
-        if heard().await {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
+    eventually("it is good there", async || customer.get("/v1/webhooks").await.status == 200).await;
     let own =
         customer.post("/v1/webhooks", json!({"url": receiver.url(), "events": ["*"]})).await.expect(201);
     assert_eq!(own["tenant_id"], "acme");
@@ -108,14 +102,10 @@ async fn a_session_sees_one_tenant_until_it_ends() {
 
     let path = format!("/v1/portal-sessions/{}?tenant_id=acme", id(&session));
     assert_eq!(api.delete(&path).await.status, 204);
-    let ended = async || customer.get("/v1/webhooks").await.status == 401;
-    for _ in 0..100 {
-        if ended().await {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
-    assert!(ended().await, "on the other node too");
+    eventually("it has ended on the other node too", async || {
+        customer.get("/v1/webhooks").await.status == 401
+    })
+    .await;
     assert_eq!(one.api().with_key(token).get("/v1/webhooks").await.status, 401);
 }
 
@@ -226,21 +216,12 @@ async fn a_tenant_that_is_deleted_is_gone_everywhere() {
     let (here, there) = (admin.with_key(text(&key["key"])), two.api().with_key(text(&key["key"])));
     here.post("/v1/webhooks", json!({"url": receiver.url(), "events": ["*"]})).await.expect(201);
     let event = json!({"event_type": "a.b", "data": 1});
-    for _ in 0..100 {
-        if there.post("/v1/events", &event).await.status == 202 {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
+    eventually("the key is good there", async || there.post("/v1/events", &event).await.status == 202).await;
     receiver.wait_for(1).await;
     assert_eq!(admin.delete("/v1/tenants/acme").await.status, 204);
     assert_eq!(here.post("/v1/events", &event).await.status, 401);
-    let mut left = 100;
-    while there.post("/v1/events", &event).await.status != 401 {
-        left -= 1;
-        assert!(left > 0, "the other node hears of it");
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
+    eventually("the other node hears of it", async || there.post("/v1/events", &event).await.status == 401)
+        .await;
     for api in [&admin, &two.api()] {
         let as_admin = json!({"event_type": "a.b", "data": 1, "tenant_id": "acme"});
         assert_eq!(api.post("/v1/events", as_admin).await.status, 404);
