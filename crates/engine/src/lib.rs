@@ -3,7 +3,7 @@
 //! `publish` → `dispatch` → `gate` → `attempt` → `record` → `schedule` → `replay`
 //!
 //! Beside it: `coordination` is what the gate asks, `circuit` moves circuits, `expiry` ends what waited for too
-//! long, `health` counts, `waiting` says in words what a delivery waits for.
+//! long, `health` counts, `waiting` says in words what a delivery waits for, `prune` forgets what is old.
 //!
 //! Among other nodes on the same store: `fleet` beats and takes over from the dead, `follow` learns what others
 //! changed, `homes` are webhooks that one node alone sends to, `shares` divides what all use together.
@@ -24,6 +24,7 @@ mod health;
 mod homes;
 mod ids;
 mod metrics;
+mod prune;
 mod publish;
 mod queue;
 mod record;

@@ -18,7 +18,7 @@ use std::{future::Future, pin::Pin, sync::Arc};
 
 use redrive_core::{
     AuditId, DeliveryId, EventId, KeyId, TenantId, Time, WebhookId, breaker::SavedCircuit, lane::Priority,
-    vault::MasterKeyId, webhook::Webhook,
+    tenant::TenantRules, vault::MasterKeyId, webhook::Webhook,
 };
 
 pub use error::{OpenError, StoreError};
@@ -265,6 +265,31 @@ pub trait Upkeep {
     fn vitals(&self) -> Answer<'_, Vitals>;
 }
 
+/// Forgetting what is old, in steps that hold nobody up. What has a delivery that is not over is never old.
+pub trait Retain {
+    /// The tenants after this one, those that are gone too, with what holds for them.
+    fn retained(&self, after: Option<TenantId>, limit: usize) -> Answer<'_, Vec<(TenantId, TenantRules)>>;
+    /// When the oldest event of a tenant was published that is still there.
+    fn oldest_event(&self, tenant: TenantId) -> Answer<'_, Option<Time>>;
+    /// Forgets events that were published before a time, the oldest first, with their deliveries and attempts.
+    /// One with a delivery that is not over is passed by.
+    fn prune_events(&self, old: Old<EventId>) -> Answer<'_, Pruned<EventId>>;
+    /// Forgets dead letters that died before a time, with their attempts. Their events stay.
+    fn prune_dead(&self, old: Old<DeliveryId>) -> Answer<'_, Pruned<DeliveryId>>;
+    /// The webhooks after this one with periods of their circuits, and whose they are.
+    fn with_periods(&self, after: Option<WebhookId>, limit: usize) -> Answer<'_, Vec<(WebhookId, TenantId)>>;
+    /// Forgets up to `limit` periods of circuits that were over before the time named with each webhook.
+    fn forget_periods(&self, old: Vec<(WebhookId, Time)>, limit: usize) -> Answer<'_, usize>;
+    /// Whether events are kept by month, and whole months can be dropped.
+    fn keeps_months(&self) -> bool;
+    /// Drops the oldest month that was over before this time, unless something in it is not over yet; with
+    /// `only_empty` unless there is anything in it. At most about `rows` of what is kept beside it go in one step.
+    fn drop_month(&self, before: Time, only_empty: bool, rows: usize) -> Answer<'_, Dropped>;
+    /// Gives up to so many bytes of unused space back to the operating system, where it does not come back by
+    /// itself. Gives how many.
+    fn give_space_back(&self, bytes: usize) -> Answer<'_, usize>;
+}
+
 /// Figures about a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Vitals {
@@ -294,6 +319,7 @@ pub trait Store:
     + Secrets
     + Audit
     + Upkeep
+    + Retain
     + Send
     + Sync
 {
@@ -312,6 +338,7 @@ impl<T> Store for T where
         + Secrets
         + Audit
         + Upkeep
+        + Retain
         + Send
         + Sync
 {

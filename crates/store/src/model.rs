@@ -1,5 +1,7 @@
 //! What goes into a store and what comes out: plain data, the same for every backend.
 
+mod keeping;
+
 use std::{net::IpAddr, sync::Arc};
 
 use bytes::Bytes;
@@ -14,6 +16,8 @@ use redrive_core::{
     tenant::TenantRules,
     webhook::Webhook,
 };
+
+pub use keeping::*;
 
 /// Who owns a lease: a number that one start of one node takes and nobody takes again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

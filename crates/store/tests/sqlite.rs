@@ -17,7 +17,7 @@ use redrive_core::{
     event::Event,
 };
 use redrive_store::{
-    Birth, Disable, NewEvent, Next, OpenError, Outcome, Published, Recorded, Store, StoreError,
+    Birth, Disable, NewEvent, Next, Old, OpenError, Outcome, Published, Recorded, Store, StoreError,
     conformance::{Bench, Opened, Reopening, at, page},
     conformance_suite,
     sqlite::{self, Options, Sqlite},
@@ -433,4 +433,30 @@ async fn an_entry_of_the_audit_log_cannot_be_changed() {
         .unwrap();
     let error = other.execute("UPDATE audit SET actor = 'c'", ()).unwrap_err().to_string();
     assert!(error.contains("never changed"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn space_is_given_back_when_old_events_are_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("redrive.db");
+    let bench = Bench::new(open_at(&path, tempfile::tempdir().unwrap())).await;
+    for n in 0..400 {
+        bench.publish_new(NewEvent { deliveries: Vec::new(), ..large(&bench, n, 50 << 10) }).await;
+    }
+    let size =
+        || fs::metadata(&path).unwrap().len() + fs::metadata(path.with_extension("db-wal")).unwrap().len();
+    let full = size();
+    assert!(full > 18 << 20, "{full}");
+    let old = Old { tenant: bench.tenant.clone(), before: at(1_000), after: None, rows: 1_000 };
+    let pruned = bench.store().prune_events(old).await.unwrap();
+    assert_eq!(pruned.left.events, 400);
+    let mut steps = 0;
+    while bench.store().give_space_back(256 << 10).await.unwrap() > 0 {
+        steps += 1;
+    }
+    assert!(steps > 10, "in small steps: {steps}");
+    drop(bench);
+    let left = fs::metadata(&path).unwrap().len();
+    assert!(left < full / 20, "{left} of {full} are left");
+    println!("{full} bytes became {left} in {steps} steps");
 }

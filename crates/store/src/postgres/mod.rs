@@ -17,6 +17,7 @@ mod leases;
 mod nodes;
 mod partitions;
 mod plain;
+mod prune;
 mod publish;
 mod record;
 mod redrive;
@@ -59,6 +60,7 @@ pub fn planned_statements() -> Vec<(&'static str, String)> {
         &publish::PLANNED,
         &plain::PLANNED,
         &undelivered::PLANNED,
+        &prune::PLANNED,
     ]
     .concat()
     .into_iter()

@@ -11,7 +11,7 @@ use super::{
     Postgres, changes,
     convert::{Col, get, get_opt, plain},
     lanes::{self, Keys, Place, Rescued, Wait},
-    nodes,
+    nodes, prune,
     session::{Failure, Session, Tx, Values},
     tenancy, undelivered,
 };
@@ -75,6 +75,9 @@ async fn retry(
     if let Some(round) = old.redriven_as {
         return Ok(Redriven::AlreadyAs(round));
     }
+    if !prune::hold_event(&tx, tenant, old.event).await? {
+        return Ok(Redriven::Missing);
+    }
     let round = NewRound { id: again.id, webhook: old.webhook, format: old.format, lane: again.lane.clone() };
     let priority = again.priority.unwrap_or(old.priority);
     add_round(&tx, tenant, old.event, &round, priority, now).await?;
@@ -90,7 +93,8 @@ async fn replay(
     now: Time,
 ) -> Result<Replayed, Failure> {
     tenancy::lock(&tx, tenant).await?;
-    let known = "SELECT priority FROM events WHERE tenant = $1 AND id = $2";
+    // Held: it is not forgotten before its rounds are there.
+    let known = "SELECT priority FROM events WHERE tenant = $1 AND id = $2 FOR KEY SHARE";
     let Some(row) = tx.query_opt(known, &[&tenant.as_str(), &Col(event)]).await? else {
         return Ok(Replayed::Missing);
     };
@@ -260,7 +264,10 @@ async fn add_round(
     .await?;
     if let Some(last) = last {
         let redriven = "UPDATE deliveries SET redriven_as = $1 WHERE id = $2";
-        tx.execute(redriven, &[&Col(round.id), &Col(last.id)]).await?;
+        if tx.execute(redriven, &[&Col(round.id), &Col(last.id)]).await? == 0 {
+            // It was forgotten since it was read.
+            return Err(Failure::Passing);
+        }
         tx.execute("DELETE FROM dead WHERE delivery = $1", &[&Col(last.id)]).await?;
     }
     // A number of its own from the sequence: in an order it goes to the back.
