@@ -16,6 +16,7 @@ mod circuit;
 pub mod clock;
 mod coordination;
 mod dispatch;
+mod erase;
 mod expiry;
 mod fleet;
 mod follow;

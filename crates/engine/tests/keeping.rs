@@ -90,3 +90,20 @@ async fn what_is_parked_outlives_its_time_and_is_sent() {
     world.engine.prune().await.unwrap();
     assert_eq!(world.deliveries().await, []);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idempotency_key_is_free_again_to_the_millisecond() {
+    let idempotency_window = Duration::from_secs(3600);
+    let world = world_with(Settings { idempotency_window, ..settings() }).await;
+    let publish = async || {
+        let keyed = Draft { idempotency_key: Some("k".into()), ..draft(0) };
+        world.engine.publish(keyed).await.unwrap()
+    };
+    let first = publish().await;
+    world.clock.advance(idempotency_window - Duration::from_millis(1));
+    let again = publish().await;
+    assert!(again.duplicate && again.event == first.event);
+    world.clock.advance(Duration::from_millis(1));
+    let second = publish().await;
+    assert!(!second.duplicate && second.event != first.event);
+}

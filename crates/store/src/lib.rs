@@ -265,6 +265,16 @@ pub trait Upkeep {
     fn vitals(&self) -> Answer<'_, Vitals>;
 }
 
+/// Taking payloads away for good, while their history stays.
+pub trait Erase {
+    /// Takes an event's payload and metadata away. From then on no round of it is made.
+    fn erase(&self, tenant: TenantId, event: EventId, now: Time) -> Answer<'_, Erased>;
+    /// Takes away what endpoints answered to it, which may repeat it: of up to `limit` deliveries. Gives of how many.
+    fn erase_answers(&self, tenant: TenantId, event: EventId, limit: usize) -> Answer<'_, usize>;
+    /// Events about a subject whose payloads are still there, the oldest first.
+    fn events_to_erase(&self, tenant: TenantId, subject: String, limit: usize) -> Answer<'_, Vec<EventId>>;
+}
+
 /// Forgetting what is old, in steps that hold nobody up. What has a delivery that is not over is never old.
 pub trait Retain {
     /// The tenants after this one, those that are gone too, with what holds for them.
@@ -320,6 +330,7 @@ pub trait Store:
     + Audit
     + Upkeep
     + Retain
+    + Erase
     + Send
     + Sync
 {
@@ -339,6 +350,7 @@ impl<T> Store for T where
         + Audit
         + Upkeep
         + Retain
+        + Erase
         + Send
         + Sync
 {

@@ -553,6 +553,8 @@ pub struct StoredEvent {
     pub event: Event,
     /// Its place.
     pub sequence_number: i64,
+    /// When its payload was erased; the event has neither that nor metadata since.
+    pub erased_at: Option<Time>,
 }
 
 /// A delivery as stored.
@@ -683,6 +685,8 @@ pub enum Redriven {
     NewRound(DeliveryId),
     /// It was redriven before: this is the round that it became.
     AlreadyAs(DeliveryId),
+    /// There is nothing to send any more: the payload was erased.
+    Erased,
     /// There is no such delivery.
     Missing,
 }
@@ -707,6 +711,8 @@ pub enum Replayed {
     Done(Vec<DeliveryId>),
     /// This delivery of the event is still pending.
     StillPending(DeliveryId),
+    /// There is nothing to send any more: the payload was erased.
+    Erased,
     /// There is no such event.
     Missing,
 }

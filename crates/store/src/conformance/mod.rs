@@ -10,6 +10,7 @@ pub mod audit;
 pub mod backlog;
 mod bench;
 pub mod claim;
+pub mod erasure;
 pub mod gates;
 pub mod history;
 pub mod idempotency;
@@ -300,6 +301,16 @@ macro_rules! conformance_suite {
             a_month_goes_when_all_of_it_is_over,
             a_round_made_while_its_month_goes_keeps_it_or_is_not_made,
         }
+        $crate::conformance_theme! { $open, erasure:
+            a_payload_is_gone_and_its_history_stays,
+            erasing_twice_changes_nothing,
+            other_tenants_erase_nothing,
+            what_is_erased_is_sent_no_more,
+            whoever_claims_it_sees_that_it_is_gone,
+            its_key_is_still_taken,
+            all_of_a_subject_is_found_the_oldest_first,
+            answers_go_in_bounded_steps,
+        }
         $crate::conformance_theme! { $open, scale:
             parked_deliveries_cost_a_claim_nothing,
         }
@@ -335,6 +346,7 @@ mod tests {
             include_str!("audit.rs"),
             include_str!("backlog.rs"),
             include_str!("claim.rs"),
+            include_str!("erasure.rs"),
             include_str!("gates.rs"),
             include_str!("history.rs"),
             include_str!("idempotency.rs"),

@@ -57,3 +57,14 @@ pub enum Dropped {
     /// There is none.
     None,
 }
+
+/// What became of a payload that was to be erased.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Erased {
+    /// It is gone now.
+    Now,
+    /// It was gone before, since then.
+    Before(Time),
+    /// There is no such event.
+    Missing,
+}

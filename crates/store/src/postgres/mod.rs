@@ -8,6 +8,7 @@ mod changes;
 mod claim;
 mod connect;
 mod convert;
+mod erase;
 mod gates;
 mod hints;
 mod history;
@@ -61,6 +62,7 @@ pub fn planned_statements() -> Vec<(&'static str, String)> {
         &plain::PLANNED,
         &undelivered::PLANNED,
         &prune::PLANNED,
+        &erase::PLANNED,
     ]
     .concat()
     .into_iter()

@@ -7,7 +7,8 @@
 use std::collections::HashMap;
 
 use redrive_core::{
-    DeliveryId, DeliveryStatus, EventId, TenantId, Time, WebhookId, id::first_at, tenant::TenantRules,
+    DeliveryId, DeliveryStatus, EventId, TenantId, Time, WebhookId, id::first_at, lane::Priority,
+    tenant::TenantRules,
 };
 
 use super::{
@@ -157,10 +158,22 @@ impl Retain for Postgres {
     }
 }
 
-/// Keeps an event from being forgotten until the end of the transaction. False: there is no such event.
-pub(super) async fn hold_event(tx: &Session, tenant: &TenantId, event: EventId) -> Result<bool, Failure> {
-    let hold = "SELECT 1 FROM events WHERE tenant = $1 AND id = $2 FOR KEY SHARE";
-    tx.exists(hold, &[&tenant.as_str(), &Col(event)]).await
+/// What a new round needs to know of its event.
+pub(super) struct Held {
+    pub(super) priority: Priority,
+    pub(super) erased: bool,
+}
+
+/// Keeps an event from being forgotten until the end of the transaction. None: there is no such event.
+pub(super) async fn hold_event(
+    tx: &Session,
+    tenant: &TenantId,
+    event: EventId,
+) -> Result<Option<Held>, Failure> {
+    let hold =
+        "SELECT priority, erased_at IS NOT NULL FROM events WHERE tenant = $1 AND id = $2 FOR KEY SHARE";
+    let row = tx.query_opt(hold, &[&tenant.as_str(), &Col(event)]).await?;
+    row.map(|row| Ok(Held { priority: get(&row, 0)?, erased: plain(&row, 1)? })).transpose()
 }
 
 /// The ids that may belong to events of these times. A delivery's id takes its event's time.

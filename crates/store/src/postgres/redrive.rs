@@ -68,15 +68,18 @@ async fn retry(
     // Rounds of a tenant are made one after the other, and take their numbers from its row.
     tenancy::lock(&tx, tenant).await?;
     let Some(old) = find(&tx, tenant, delivery).await? else { return Ok(Redriven::Missing) };
+    // Held: it is not forgotten before its new round is there.
+    match prune::hold_event(&tx, tenant, old.event).await? {
+        None => return Ok(Redriven::Missing),
+        Some(held) if held.erased => return Ok(Redriven::Erased),
+        Some(_) => {}
+    }
     if !old.status.is_final() {
         make_due(&tx, &old, again.priority, now).await?;
         return Ok(Redriven::DueNow(delivery));
     }
     if let Some(round) = old.redriven_as {
         return Ok(Redriven::AlreadyAs(round));
-    }
-    if !prune::hold_event(&tx, tenant, old.event).await? {
-        return Ok(Redriven::Missing);
     }
     let round = NewRound { id: again.id, webhook: old.webhook, format: old.format, lane: again.lane.clone() };
     let priority = again.priority.unwrap_or(old.priority);
@@ -93,12 +96,12 @@ async fn replay(
     now: Time,
 ) -> Result<Replayed, Failure> {
     tenancy::lock(&tx, tenant).await?;
-    // Held: it is not forgotten before its rounds are there.
-    let known = "SELECT priority FROM events WHERE tenant = $1 AND id = $2 FOR KEY SHARE";
-    let Some(row) = tx.query_opt(known, &[&tenant.as_str(), &Col(event)]).await? else {
-        return Ok(Replayed::Missing);
+    let held = match prune::hold_event(&tx, tenant, event).await? {
+        None => return Ok(Replayed::Missing),
+        Some(held) if held.erased => return Ok(Replayed::Erased),
+        Some(held) => held,
     };
-    let priority = priority.map_or_else(|| get(&row, 0), Ok)?;
+    let priority = priority.unwrap_or(held.priority);
     for round in rounds {
         if let Some(last) = last_round(&tx, event, round.webhook).await?
             && !last.status.is_final()

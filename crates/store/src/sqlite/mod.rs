@@ -7,6 +7,7 @@ mod audit;
 mod changes;
 mod claim;
 mod convert;
+mod erase;
 pub(crate) mod export;
 mod gates;
 mod history;
@@ -43,7 +44,7 @@ pub fn hot_statements() -> &'static [&'static str] {
 /// The statements whose cost must follow what they answer or change, for the same tests.
 #[cfg(feature = "conformance")]
 pub fn bounded_statements() -> Vec<&'static str> {
-    [&gates::BOUNDED[..], &prune::BOUNDED].concat()
+    [&gates::BOUNDED[..], &prune::BOUNDED, &erase::BOUNDED].concat()
 }
 
 /// How the store is to be opened.

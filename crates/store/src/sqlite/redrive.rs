@@ -10,6 +10,7 @@ use rusqlite::{OptionalExtension, Transaction};
 use super::{
     Sqlite, changes,
     convert::{Col, get, get_opt},
+    erase,
     lanes::{self, Place, Rescued},
 };
 use crate::{Again, Answer, Cancelled, Change, NewRound, Redrive, Redriven, Replayed};
@@ -18,6 +19,9 @@ impl Redrive for Sqlite {
     fn retry(&self, tenant: TenantId, delivery: DeliveryId, again: Again, now: Time) -> Answer<'_, Redriven> {
         self.write(move |transaction| {
             let Some(old) = find(transaction, &tenant, delivery)? else { return Ok(Redriven::Missing) };
+            if erase::is_erased(transaction, &tenant, old.event)? {
+                return Ok(Redriven::Erased);
+            }
             if !old.status.is_final() {
                 make_due(transaction, &old, again.priority, now)?;
                 return Ok(Redriven::DueNow(delivery));
@@ -46,6 +50,9 @@ impl Redrive for Sqlite {
                 .query_row((Col(event), tenant.as_str()), |row| get(row, 0))
                 .optional()?;
             let Some(known) = known else { return Ok(Replayed::Missing) };
+            if erase::is_erased(transaction, &tenant, event)? {
+                return Ok(Replayed::Erased);
+            }
             let priority = priority.unwrap_or(known);
             for round in &rounds {
                 if let Some(last) = last_round(transaction, event, round.webhook)?
