@@ -47,6 +47,9 @@ pub struct Event {
     pub metadata: Option<Bytes>,
 }
 
+/// Why deliveries are called off whose payload was erased.
+pub const ERASED: &str = "the payload was erased";
+
 impl Event {
     /// Checks everything about an event that does not depend on the server's settings.
     pub fn validate(&self) -> Result<(), Invalid> {
@@ -88,6 +91,11 @@ impl Event {
         }
         hash.update(&self.data);
         hash.finalize().into()
+    }
+
+    /// Whether its payload was erased. No payload is empty otherwise: `null` has four bytes.
+    pub fn is_erased(&self) -> bool {
+        self.data.is_empty()
     }
 
     /// What an event weighs beside its bytes.

@@ -66,7 +66,20 @@ pub struct TenantQuotas {
     /// The largest payload, if that is less than the server allows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_payload_bytes: Option<u32>,
+    /// For how many days its events are kept, with their deliveries and attempts; 0 for ever. The server's setting if
+    /// left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(maximum = 36500))]
+    pub retention_days: Option<u32>,
+    /// For how many days its dead letters are kept, which go with their event at the latest; 0 for ever. The server's
+    /// setting if left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(maximum = 36500))]
+    pub dead_retention_days: Option<u32>,
 }
+
+/// The most days that something is kept for, unless it is for ever.
+pub const MOST_DAYS: u32 = 36_500;
 
 impl TenantQuotas {
     fn is_empty(&self) -> bool {
@@ -74,9 +87,18 @@ impl TenantQuotas {
     }
 
     fn validate(&self) -> Result<(), Invalid> {
-        match self.max_payload_bytes {
-            Some(0) => Err(Invalid::new("quotas.max_payload_bytes", "must be at least 1")),
-            _ => Ok(()),
+        if self.max_payload_bytes == Some(0) {
+            return Err(Invalid::new("quotas.max_payload_bytes", "must be at least 1"));
+        }
+        let days = [
+            ("quotas.retention_days", self.retention_days),
+            ("quotas.dead_retention_days", self.dead_retention_days),
+        ];
+        match days.into_iter().find(|(_, days)| days.is_some_and(|days| days > MOST_DAYS)) {
+            Some((field, _)) => {
+                Err(Invalid::new(field, format!("must be at most {MOST_DAYS} days, or 0 for ever")))
+            }
+            None => Ok(()),
         }
     }
 }
@@ -160,6 +182,20 @@ mod tests {
         for bad in ["", "-a", "Acme", "a b", "a/b", "ä", &"x".repeat(65)] {
             assert!(TenantId::parse(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn retention_has_bounds() {
+        let rules = |retention_days, dead_retention_days| TenantRules {
+            quotas: TenantQuotas { retention_days, dead_retention_days, ..TenantQuotas::default() },
+            ..TenantRules::default()
+        };
+        for good in [rules(None, None), rules(Some(0), Some(1)), rules(Some(36_500), Some(36_500))] {
+            assert_eq!(good.validate(), Ok(()));
+        }
+        let field = |rules: TenantRules| rules.validate().unwrap_err().field;
+        assert_eq!(field(rules(Some(36_501), None)), "quotas.retention_days");
+        assert_eq!(field(rules(None, Some(u32::MAX))), "quotas.dead_retention_days");
     }
 
     proptest! {

@@ -56,6 +56,8 @@ pub(crate) struct Fleet {
     shared: bool,
     lease: Duration,
     term: RwLock<Arc<Term>>,
+    /// Whether this one is the first of those that are alive: it does what one node does for all.
+    first: AtomicBool,
     /// Somebody waits for another term.
     renewed: Notify,
     pulse: Mutex<Pulse>,
@@ -87,6 +89,7 @@ impl Fleet {
             shared,
             lease,
             term: RwLock::new(term),
+            first: AtomicBool::new(!shared),
             renewed: Notify::new(),
             pulse: Mutex::new(beginning(lease, at)),
             alarmed: Notify::new(),
@@ -102,6 +105,11 @@ impl Fleet {
     /// Whether there may be other nodes.
     pub(crate) fn is_shared(&self) -> bool {
         self.shared
+    }
+
+    /// Whether this node does what one does for all. Two may think so for a moment.
+    pub(crate) fn is_first(&self) -> bool {
+        self.first.load(Relaxed)
     }
 
     /// What new work is taken on under.
@@ -223,6 +231,7 @@ impl Inner {
         let moves = self.dispatch.speak();
         self.carry_out(moves);
         let is_first = alive.first().is_some_and(|node| node.epoch == term.epoch);
+        fleet.first.store(is_first, Relaxed);
         self.find_remains(&term, &roll, is_first, answered, watch).await;
     }
 

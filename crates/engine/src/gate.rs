@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redrive_core::{DeadReason, Time, breaker::CircuitState, decide, gate::WaitingOn};
+use redrive_core::{DeadReason, Time, breaker::CircuitState, decide, event::ERASED, gate::WaitingOn};
 use redrive_store::{Next, StoreError};
 
 use crate::{
@@ -186,10 +186,14 @@ impl Inner {
     }
 }
 
-/// How a delivery ends before it is sent, if it does: its webhook is over, or it has waited for too long.
+/// How a delivery ends before it is sent, if it does: its webhook is over, its payload is gone, or it has waited for
+/// too long.
 fn end_without_request(ready: &Ready, hook: &Hook, now: Time) -> Option<Next> {
     if let Some(reason) = hook.state.cancels_because() {
         return Some(Next::Cancelled { reason: reason.to_owned() });
+    }
+    if ready.event.is_erased() {
+        return Some(Next::Cancelled { reason: ERASED.into() });
     }
     if hook.has_expired(now) {
         return Some(Next::Cancelled { reason: crate::expiry::EXPIRED.into() });

@@ -3,7 +3,8 @@
 //! `publish` → `dispatch` → `gate` → `attempt` → `record` → `schedule` → `replay`
 //!
 //! Beside it: `coordination` is what the gate asks, `circuit` moves circuits, `expiry` ends what waited for too
-//! long, `operations` are carried on in bulk, `health` counts, `waiting` says in words what a delivery waits for.
+//! long, `operations` are carried on in bulk, `health` counts, `waiting` says in words what a delivery waits for,
+//! `prune` forgets what is old.
 //!
 //! Among other nodes on the same store: `fleet` beats and takes over from the dead, `follow` learns what others
 //! changed, `homes` are webhooks that one node alone sends to, `shares` divides what all use together.
@@ -16,6 +17,7 @@ mod circuit;
 pub mod clock;
 mod coordination;
 mod dispatch;
+mod erase;
 mod expiry;
 mod fleet;
 mod follow;
@@ -25,6 +27,7 @@ mod homes;
 mod ids;
 mod metrics;
 mod operations;
+mod prune;
 mod publish;
 mod queue;
 mod record;

@@ -14,6 +14,7 @@ use prometheus_client::{
 };
 use redrive_core::{DeliveryStatus, FailureCategory, breaker::CircuitState, gate::WaitingOn};
 use redrive_egress::Timings;
+use redrive_store::Left;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct DeliveryLabels {
@@ -43,6 +44,11 @@ struct OutcomeLabel {
     outcome: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct KindLabel {
+    kind: &'static str,
+}
+
 /// The figures of one engine.
 pub struct Metrics {
     deliveries: Family<DeliveryLabels, Counter>,
@@ -65,6 +71,11 @@ pub struct Metrics {
     pub(crate) fenced: Counter,
     transitions: Family<TransitionLabels, Counter>,
     rate_limit_hits: Counter,
+    pruned: Family<KindLabel, Counter>,
+    /// Whole months that were dropped.
+    pub(crate) months_pruned: Counter,
+    /// When the oldest event was published, in seconds; 0 if there is none or it was not looked for.
+    pub(crate) oldest_event: Gauge<i64, std::sync::atomic::AtomicI64>,
     /// Whether the store took the last write.
     pub(crate) store_up: Gauge<i64, std::sync::atomic::AtomicI64>,
 }
@@ -104,6 +115,9 @@ impl Metrics {
             fenced: Counter::default(),
             transitions: Family::default(),
             rate_limit_hits: Counter::default(),
+            pruned: Family::default(),
+            months_pruned: Counter::default(),
+            oldest_event: Gauge::default(),
             store_up: Gauge::default(),
         };
         metrics.store_up.set(1);
@@ -154,6 +168,17 @@ impl Metrics {
             "Deliveries that had to wait for a token or for the endpoint's Retry-After",
             self.rate_limit_hits.clone(),
         );
+        registry.register("redrive_pruned_rows", "Rows forgotten because they were old", self.pruned.clone());
+        registry.register(
+            "redrive_pruned_months",
+            "Whole months dropped because they were old; their rows are not counted",
+            self.months_pruned.clone(),
+        );
+        registry.register(
+            "redrive_oldest_event_timestamp_seconds",
+            "When the oldest event was published; told by the node that forgets, 0 by others",
+            self.oldest_event.clone(),
+        );
         registry.register("webhook_store_up", "1 while the store takes writes", self.store_up.clone());
     }
 
@@ -184,6 +209,14 @@ impl Metrics {
                     .get_or_create(&OutcomeLabel { outcome: status })
                     .observe(f64::from(number));
             }
+        }
+    }
+
+    /// Counts what was forgotten.
+    pub(crate) fn pruned(&self, left: &Left) {
+        let kinds = [("event", left.events), ("delivery", left.deliveries), ("attempt", left.attempts)];
+        for (kind, count) in kinds {
+            self.pruned.get_or_create(&KindLabel { kind }).inc_by(count as u64);
         }
     }
 

@@ -8,6 +8,7 @@ use redrive_core::{
     DeliveryStatus, FailureCategory, Time,
     breaker::{Call, SavedCircuit},
     decide::{Decided, Decision, Situation, decide, has_failed_for_too_long},
+    event::ERASED,
     lane::Lane,
     outcome::{SendFailure, Verdict, classify},
     webhook::WebhookState,
@@ -72,7 +73,11 @@ impl Inner {
             hold_until: decided.hold_until,
             failing: changed.failing,
         };
-        let attempt = self.describe(&ready, &pass, tried, &verdict, &decided);
+        let mut attempt = self.describe(&ready, &pass, tried, &verdict, &decided);
+        if cancel.as_deref() == Some(ERASED) {
+            // It may repeat what it was sent.
+            attempt.response_body_sample = None;
+        }
         let outcome = Outcome {
             epoch: ready.term.epoch,
             delivery: ready.id,
@@ -312,6 +317,9 @@ impl Inner {
             let decided = self.decide(&ready, hook, verdict, true);
             attempt.status = attempt_status(&decided.decision);
             attempt.next_retry_at = None;
+            if reason == ERASED {
+                attempt.response_body_sample = None;
+            }
             outcome.next = next(&decided.decision, Some(reason));
         }
         self.offer(Pending { outcome: Arc::new(outcome), ready, verdict });

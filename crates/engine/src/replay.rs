@@ -34,6 +34,9 @@ pub enum ReplayError {
     /// One of them is still under way.
     #[error("delivery {0} of this event is still pending; retry or cancel it first")]
     StillPending(DeliveryId),
+    /// There is nothing to send any more.
+    #[error("the payload of this event was erased; there is nothing to send again")]
+    Erased,
     /// The store did not take it.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -88,6 +91,7 @@ impl Engine {
             Replayed::Done(deliveries) if deliveries.is_empty() => Err(ReplayError::Nobody),
             Replayed::Done(deliveries) => Ok(deliveries),
             Replayed::StillPending(delivery) => Err(ReplayError::StillPending(delivery)),
+            Replayed::Erased => Err(ReplayError::Erased),
             Replayed::Missing => Err(ReplayError::Missing),
         }
     }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use redrive_core::{
-    Role, breaker::BreakerPolicy, limiter::RateLimit, retry::RetryPolicy, tenant::DEFAULT_POOL,
+    Role, breaker::BreakerPolicy, limiter::RateLimit, retention::Retention, retry::RetryPolicy,
+    tenant::DEFAULT_POOL,
 };
 
 /// Limits and defaults of the data path.
@@ -42,6 +43,8 @@ pub struct Settings {
     pub lane_items: usize,
     /// How long an idempotency key is remembered.
     pub idempotency_window: Duration,
+    /// How long things are kept that are over.
+    pub retention: Retention,
     /// The retry policy of webhooks that do not say otherwise.
     pub retry: RetryPolicy,
     /// What requests call us.
@@ -67,6 +70,7 @@ impl Default for Settings {
             max_bytes: 64 << 20,
             lane_items: 2_000,
             idempotency_window: Duration::from_secs(24 * 3600),
+            retention: Retention::default(),
             retry: RetryPolicy::default(),
             user_agent: concat!("Redrive/", env!("CARGO_PKG_VERSION")).into(),
         }

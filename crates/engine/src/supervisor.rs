@@ -95,6 +95,7 @@ impl Engine {
         }
         tokio::spawn(inner.clone().keep_offering());
         tokio::spawn(inner.clone().keep_house());
+        tokio::spawn(inner.clone().keep_pruning());
         Ok(Self(inner))
     }
 

@@ -18,7 +18,7 @@ use std::{future::Future, pin::Pin, sync::Arc};
 
 use redrive_core::{
     AuditId, DeliveryId, EventId, KeyId, OperationId, TenantId, Time, WebhookId, breaker::SavedCircuit,
-    lane::Priority, operation::OperationState, vault::MasterKeyId, webhook::Webhook,
+    lane::Priority, operation::OperationState, tenant::TenantRules, vault::MasterKeyId, webhook::Webhook,
 };
 
 pub use error::{OpenError, StoreError};
@@ -320,6 +320,41 @@ pub trait Upkeep {
     fn vitals(&self) -> Answer<'_, Vitals>;
 }
 
+/// Taking payloads away for good, while their history stays.
+pub trait Erase {
+    /// Takes an event's payload and metadata away. From then on no round of it is made.
+    fn erase(&self, tenant: TenantId, event: EventId, now: Time) -> Answer<'_, Erased>;
+    /// Takes away what endpoints answered to it, which may repeat it: of up to `limit` deliveries. Gives of how many.
+    fn erase_answers(&self, tenant: TenantId, event: EventId, limit: usize) -> Answer<'_, usize>;
+    /// Events about a subject whose payloads are still there, the oldest first.
+    fn events_to_erase(&self, tenant: TenantId, subject: String, limit: usize) -> Answer<'_, Vec<EventId>>;
+}
+
+/// Forgetting what is old, in steps that hold nobody up. What has a delivery that is not over is never old.
+pub trait Retain {
+    /// The tenants after this one, those that are gone too, with what holds for them.
+    fn retained(&self, after: Option<TenantId>, limit: usize) -> Answer<'_, Vec<(TenantId, TenantRules)>>;
+    /// When the oldest event of a tenant was published that is still there.
+    fn oldest_event(&self, tenant: TenantId) -> Answer<'_, Option<Time>>;
+    /// Forgets events that were published before a time, the oldest first, with their deliveries and attempts.
+    /// One with a delivery that is not over is passed by.
+    fn prune_events(&self, old: Old<EventId>) -> Answer<'_, Pruned<EventId>>;
+    /// Forgets dead letters that died before a time, with their attempts. Their events stay.
+    fn prune_dead(&self, old: Old<DeliveryId>) -> Answer<'_, Pruned<DeliveryId>>;
+    /// The webhooks after this one with periods of their circuits, and whose they are.
+    fn with_periods(&self, after: Option<WebhookId>, limit: usize) -> Answer<'_, Vec<(WebhookId, TenantId)>>;
+    /// Forgets up to `limit` periods of circuits that were over before the time named with each webhook.
+    fn forget_periods(&self, old: Vec<(WebhookId, Time)>, limit: usize) -> Answer<'_, usize>;
+    /// Whether events are kept by month, and whole months can be dropped.
+    fn keeps_months(&self) -> bool;
+    /// Drops the oldest month that was over before this time, unless something in it is not over yet; with
+    /// `only_empty` unless there is anything in it. At most about `rows` of what is kept beside it go in one step.
+    fn drop_month(&self, before: Time, only_empty: bool, rows: usize) -> Answer<'_, Dropped>;
+    /// Gives up to so many bytes of unused space back to the operating system, where it does not come back by
+    /// itself. Gives how many.
+    fn give_space_back(&self, bytes: usize) -> Answer<'_, usize>;
+}
+
 /// Figures about a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Vitals {
@@ -350,6 +385,8 @@ pub trait Store:
     + Secrets
     + Audit
     + Upkeep
+    + Retain
+    + Erase
     + Send
     + Sync
 {
@@ -369,6 +406,8 @@ impl<T> Store for T where
         + Secrets
         + Audit
         + Upkeep
+        + Retain
+        + Erase
         + Send
         + Sync
 {

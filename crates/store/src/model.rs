@@ -1,5 +1,6 @@
 //! What goes into a store and what comes out: plain data, the same for every backend.
 
+mod keeping;
 mod operations;
 
 use std::{net::IpAddr, sync::Arc};
@@ -17,6 +18,7 @@ use redrive_core::{
     webhook::Webhook,
 };
 
+pub use keeping::*;
 pub use operations::*;
 
 /// Who owns a lease: a number that one start of one node takes and nobody takes again.
@@ -553,6 +555,8 @@ pub struct StoredEvent {
     pub event: Event,
     /// Its place.
     pub sequence_number: i64,
+    /// When its payload was erased; the event has neither that nor metadata since.
+    pub erased_at: Option<Time>,
 }
 
 /// A delivery as stored.
@@ -685,6 +689,8 @@ pub enum Redriven {
     NewRound(DeliveryId),
     /// It was redriven before: this is the round that it became.
     AlreadyAs(DeliveryId),
+    /// There is nothing to send any more: the payload was erased.
+    Erased,
     /// There is no such delivery.
     Missing,
 }
@@ -709,6 +715,8 @@ pub enum Replayed {
     Done(Vec<DeliveryId>),
     /// This delivery of the event is still pending.
     StillPending(DeliveryId),
+    /// There is nothing to send any more: the payload was erased.
+    Erased,
     /// There is no such event.
     Missing,
 }

@@ -17,7 +17,7 @@ use redrive_core::{
     event::Event,
 };
 use redrive_store::{
-    Birth, Disable, NewEvent, Next, OpenError, Outcome, Published, Recorded, Store, StoreError,
+    Birth, Disable, Erased, NewEvent, Next, Old, OpenError, Outcome, Published, Recorded, Store, StoreError,
     conformance::{Bench, Opened, Reopening, at, page},
     conformance_suite,
     sqlite::{self, Options, Sqlite},
@@ -433,4 +433,60 @@ async fn an_entry_of_the_audit_log_cannot_be_changed() {
         .unwrap();
     let error = other.execute("UPDATE audit SET actor = 'c'", ()).unwrap_err().to_string();
     assert!(error.contains("never changed"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn space_is_given_back_when_old_events_are_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("redrive.db");
+    let bench = Bench::new(open_at(&path, tempfile::tempdir().unwrap())).await;
+    for n in 0..400 {
+        bench.publish_new(NewEvent { deliveries: Vec::new(), ..large(&bench, n, 50 << 10) }).await;
+    }
+    let size =
+        || fs::metadata(&path).unwrap().len() + fs::metadata(path.with_extension("db-wal")).unwrap().len();
+    let full = size();
+    assert!(full > 18 << 20, "{full}");
+    let old = Old { tenant: bench.tenant.clone(), before: at(1_000), after: None, rows: 1_000 };
+    let pruned = bench.store().prune_events(old).await.unwrap();
+    assert_eq!(pruned.left.events, 400);
+    let mut steps = 0;
+    while bench.store().give_space_back(256 << 10).await.unwrap() > 0 {
+        steps += 1;
+    }
+    assert!(steps > 10, "in small steps: {steps}");
+    drop(bench);
+    let left = fs::metadata(&path).unwrap().len();
+    assert!(left < full / 20, "{left} of {full} are left");
+    println!("{full} bytes became {left} in {steps} steps");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_erased_is_in_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("redrive.db");
+    let bench = Bench::new(open_at(&path, tempfile::tempdir().unwrap())).await;
+    let holds = |text: &str| {
+        let files = fs::read_dir(folder.path()).unwrap().map(|file| fs::read(file.unwrap().path()).unwrap());
+        files.filter(|bytes| bytes.windows(text.len()).any(|part| part == text.as_bytes())).count() > 0
+    };
+    let mut events = Vec::new();
+    // A small one shares its page with others; a large one has pages of its own.
+    for (n, size) in [20, 30_000, 20, 20, 9_000].into_iter().enumerate() {
+        let data = Bytes::from(format!("\"{}-secret-{n}\"", "x".repeat(size)));
+        let metadata = Some(Bytes::from(format!("{{\"k\":\"meta-{n}\"}}")));
+        let event = Event { data, metadata, ..bench.event(at(n as i64)) };
+        events.push(event.id);
+        bench.publish_new(bench.fan_out(event, &[])).await;
+    }
+    for n in [0, 1, 4] {
+        let erased = bench.store().erase(bench.tenant.clone(), events[n], at(50)).await.unwrap();
+        assert_eq!(erased, Erased::Now);
+    }
+    drop(bench);
+    for n in 0..5 {
+        let erased = [0, 1, 4].contains(&n);
+        assert_eq!(holds(&format!("secret-{n}")), !erased, "{n}");
+        assert_eq!(holds(&format!("meta-{n}")), !erased, "{n}");
+    }
 }

@@ -80,6 +80,8 @@ pub(crate) const TABLE: &[Row] = &[
     row("GET", "/v1/events/{id}/deliveries", Read, "", 200),
     row("GET", "/v1/events/{id}/attempts", Read, "", 200),
     row("POST", "/v1/events/{id}/replay", Manage, "{}", 202),
+    row("POST", "/v1/events/{id}/erase", Manage, "", 200),
+    row("POST", "/v1/events/erase", Manage, r#"{"subject": "nobody"}"#, 200),
     row("GET", "/v1/deliveries", Read, "", 200),
     row("GET", "/v1/deliveries/{id}", Read, "", 200),
     row("GET", "/v1/deliveries/{id}/attempts", Read, "", 200),

@@ -157,6 +157,7 @@ mod tests {
             ended_at: None,
             replay_of: None,
             redriven_as: None,
+            purged_at: None,
             priority: Priority::Normal,
             due: None,
             behind: None,

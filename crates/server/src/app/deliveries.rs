@@ -11,6 +11,7 @@ use serde_json::json;
 use super::{
     Actor, App, AppError,
     audit::{Deed, Traces},
+    error::PAYLOAD_ERASED,
 };
 
 /// A delivery as people see it now.
@@ -101,6 +102,10 @@ impl App {
                 Redriven::AlreadyAs(round) => Err(AppError::conflict(
                     "already_redriven",
                     format!("this delivery was redriven as {round}; retry that one instead"),
+                )),
+                Redriven::Erased => Err(AppError::conflict(
+                    PAYLOAD_ERASED,
+                    "the payload of this delivery's event was erased; there is nothing to send again",
                 )),
                 Redriven::Missing => Err(AppError::NotFound("delivery")),
             }

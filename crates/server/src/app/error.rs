@@ -4,6 +4,9 @@ use redrive_core::Invalid;
 use redrive_engine::{ChangeError, PublishError, ReplayError};
 use redrive_store::StoreError;
 
+/// The code of whatever needs a payload that was erased.
+pub(crate) const PAYLOAD_ERASED: &str = "payload_erased";
+
 /// Why a use case was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AppError {
@@ -70,6 +73,7 @@ impl From<ReplayError> for AppError {
             ReplayError::NoWebhook(_) => Self::NotFound("webhook"),
             ReplayError::Nobody => Self::conflict("nothing_to_replay", error.to_string()),
             ReplayError::StillPending(_) => Self::conflict("still_pending", error.to_string()),
+            ReplayError::Erased => Self::conflict(PAYLOAD_ERASED, error.to_string()),
             ReplayError::Store(error) => error.into(),
         }
     }

@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use redrive_core::{
     Invalid, Role,
     breaker::{BreakerConfig, BreakerPolicy},
+    retention::Retention as Kept,
     retry::{RetryConfig, RetryPolicy},
     tenant::check_pool,
     time::Span,
@@ -73,6 +74,8 @@ pub struct Config {
     pub delivery: Delivery,
     /// What is taken in.
     pub events: Events,
+    /// How long things are kept.
+    pub retention: Retention,
     /// When to try again.
     pub retry: RetryConfig,
     /// When to stop calling an endpoint that fails.
@@ -139,6 +142,34 @@ pub struct Events {
     pub idempotency_window: Span,
 }
 
+/// How long things are kept that are over; 0 for ever.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Retention {
+    /// Events with their deliveries and attempts.
+    pub events: Span,
+    /// Dead letters with their attempts.
+    pub dead: Span,
+}
+
+impl Retention {
+    fn kept(&self) -> Kept {
+        let kept = |span: Span| Some(span.get()).filter(|kept| !kept.is_zero());
+        Kept { events: kept(self.events), dead: kept(self.dead) }
+    }
+
+    fn validate(&self) -> Result<(), ConfigError> {
+        let a_day = Span::secs(24 * 3600);
+        for (setting, span) in [("retention.events", self.events), ("retention.dead", self.dead)] {
+            if span < a_day && !span.get().is_zero() {
+                let reason = "must be at least 1d, or 0 for ever".into();
+                return Err(ConfigError::Invalid { setting: setting.into(), reason });
+            }
+        }
+        Ok(())
+    }
+}
+
 /// What becomes of webhooks that never work.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -178,6 +209,7 @@ impl Config {
                 lane_items: engine.lane_items,
             },
             events: Events { max_payload_bytes: 256 * 1024, idempotency_window: Span::secs(24 * 3600) },
+            retention: Retention { events: Span::secs(90 * 24 * 3600), dead: Span::secs(30 * 24 * 3600) },
             retry: RetryConfig::default(),
             circuit_breaker: BreakerConfig::default(),
             limits: Limits::default(),
@@ -212,6 +244,7 @@ impl Config {
             max_bytes: self.delivery.max_bytes,
             lane_items: self.delivery.lane_items,
             idempotency_window: self.events.idempotency_window.get(),
+            retention: self.retention.kept(),
             retry: self.retry_policy()?,
             tenant_max_in_flight: self.limits.tenant.max_in_flight,
             webhook_rate_limit: self.limits.webhook_rate()?,
@@ -232,6 +265,7 @@ impl Config {
         self.server.validate()?;
         self.database.validate()?;
         self.validate_node()?;
+        self.retention.validate()?;
         self.retry_policy()?;
         self.breaker_policy()?;
         self.limits.validate()?;

@@ -122,6 +122,14 @@ pub const SETTINGS: &[Setting] = &[
     setting("events.max_payload_bytes", "The largest payload; larger ones are refused with 413."),
     setting("events.idempotency_window", "How long a repeated idempotency key gives the first event back."),
     setting(
+        "retention.events",
+        "How long events are kept, with their deliveries and attempts. A quarter; 0 for ever. Tenants may differ.",
+    ),
+    setting(
+        "retention.dead",
+        "How long dead letters are kept, with their attempts. A month to send them again; 0 for ever.",
+    ),
+    setting(
         "retry.schedule",
         "Delay before each attempt. Default: 0, 5s, 5m, 30m, 2h, 5h, 10h, 14h, 20h, 24h.",
     ),

@@ -10,11 +10,12 @@ pub mod audit;
 pub mod backlog;
 mod bench;
 pub mod claim;
+pub mod erasure;
 pub mod gates;
 pub mod history;
-
 pub mod idempotency;
 pub mod interleaving;
+pub mod keeping;
 pub mod lanes;
 pub mod minutes;
 pub mod nodes;
@@ -294,6 +295,35 @@ macro_rules! conformance_suite {
             vitals_tell_what_waits_and_what_is_dead,
             what_waits_is_counted_by_priority,
         }
+        $crate::conformance_theme! { $open, keeping:
+            what_is_old_goes_with_all_that_belongs_to_it,
+            it_goes_by_the_millisecond,
+            nothing_pending_is_ever_pruned,
+            what_was_pending_goes_once_it_is_over,
+            other_tenants_are_left_alone,
+            dead_letters_go_before_their_events,
+            any_number_of_dead_letters_goes_in_bounded_steps,
+            an_event_with_many_deliveries_goes_in_several_steps,
+            interrupted_anywhere_and_begun_anew_it_comes_to_the_same,
+            two_at_once_do_no_harm,
+            what_is_gone_is_sent_no_more,
+            a_round_made_meanwhile_keeps_its_event_or_is_not_made,
+            a_walk_goes_on_while_things_go,
+            tenants_are_told_even_those_that_are_gone,
+            periods_of_circuits_are_forgotten,
+            a_month_goes_when_all_of_it_is_over,
+            a_round_made_while_its_month_goes_keeps_it_or_is_not_made,
+        }
+        $crate::conformance_theme! { $open, erasure:
+            a_payload_is_gone_and_its_history_stays,
+            erasing_twice_changes_nothing,
+            other_tenants_erase_nothing,
+            what_is_erased_is_sent_no_more,
+            whoever_claims_it_sees_that_it_is_gone,
+            its_key_is_still_taken,
+            all_of_a_subject_is_found_the_oldest_first,
+            answers_go_in_bounded_steps,
+        }
         $crate::conformance_theme! { $open, scale:
             parked_deliveries_cost_a_claim_nothing,
         }
@@ -329,10 +359,12 @@ mod tests {
             include_str!("audit.rs"),
             include_str!("backlog.rs"),
             include_str!("claim.rs"),
+            include_str!("erasure.rs"),
             include_str!("gates.rs"),
             include_str!("history.rs"),
             include_str!("idempotency.rs"),
             include_str!("interleaving.rs"),
+            include_str!("keeping.rs"),
             include_str!("lanes.rs"),
             include_str!("minutes.rs"),
             include_str!("nodes.rs"),

@@ -42,7 +42,7 @@ pub async fn an_event_and_its_deliveries_appear_together(bench: &Arc<Bench>) {
     assert_absent(bench, &new).await;
 
     let sequence_number = bench.publish_new(new.clone()).await;
-    assert_eq!(stored(bench, event.id).await, Some(StoredEvent { event, sequence_number }));
+    assert_eq!(stored(bench, event.id).await, Some(StoredEvent { event, sequence_number, erased_at: None }));
     let mut deliveries = deliveries_of(bench, new.event.id).await;
     deliveries.reverse();
     assert_eq!(deliveries.len(), 3);

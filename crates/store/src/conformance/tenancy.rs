@@ -60,7 +60,12 @@ pub async fn a_tenant_is_made_once(bench: &Arc<Bench>) {
         pool: Some("slow".into()),
         rate_limit: Some(RateLimit { requests_per_minute: 60, burst: None }),
         max_in_flight: Some(3),
-        quotas: TenantQuotas { max_webhooks: Some(4), max_events_per_day: None, max_payload_bytes: Some(9) },
+        quotas: TenantQuotas {
+            max_webhooks: Some(4),
+            max_payload_bytes: Some(9),
+            retention_days: Some(7),
+            ..TenantQuotas::default()
+        },
     };
     let tenant = Tenant { id: id.clone(), name: None, rules, created_at: at(7) };
     assert!(bench.store().create_tenant(tenant.clone()).await.unwrap());

@@ -219,6 +219,7 @@ pub(crate) const STEPS: [Step; 16] = [
             small("priority"),
             bytes("metadata"),
             bytes("data"),
+            big("erased_at"),
         ],
     )
     .monthly(),

@@ -73,7 +73,7 @@ macro_rules! event {
     ($rest:literal) => {
         concat!(
             "SELECT id, tenant, seq, event_type, timestamp, idempotency_key, source, subject, metadata, data,
-                    priority FROM events ",
+                    priority, erased_at FROM events ",
             $rest
         )
     };
@@ -93,7 +93,7 @@ fn read_event(row: &Row) -> Result<StoredEvent, Failure> {
         data: plain::<Vec<u8>>(row, 9)?.into(),
         priority: get(row, 10)?,
     };
-    Ok(StoredEvent { event, sequence_number: plain(row, 2)? })
+    Ok(StoredEvent { event, sequence_number: plain(row, 2)?, erased_at: get_opt(row, 11)? })
 }
 
 macro_rules! delivery {

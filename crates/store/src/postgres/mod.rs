@@ -8,6 +8,7 @@ mod changes;
 mod claim;
 mod connect;
 mod convert;
+mod erase;
 mod gates;
 mod hints;
 mod history;
@@ -18,6 +19,7 @@ mod nodes;
 mod operations;
 mod partitions;
 mod plain;
+mod prune;
 mod publish;
 mod record;
 mod redrive;
@@ -64,6 +66,8 @@ pub fn planned_statements() -> Vec<(&'static str, String)> {
         &redrive::PLANNED,
         &operations::PLANNED,
         &walk::PLANNED,
+        &prune::PLANNED,
+        &erase::PLANNED,
     ]
     .concat()
     .into_iter()

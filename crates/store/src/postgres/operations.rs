@@ -1,7 +1,9 @@
 //! Bulk operations: who carries them on, how far they are, and each step as one transaction. Whoever locks an
 //! operation does so before anything else.
 
-use redrive_core::{DeliveryId, EventId, OperationId, TenantId, Time, operation::OperationState};
+use redrive_core::{
+    DeliveryId, DeliveryStatus, EventId, OperationId, TenantId, Time, operation::OperationState,
+};
 use tokio_postgres::Row;
 
 use super::{
@@ -59,8 +61,11 @@ const GET_ON: &str = "UPDATE operations SET done = done + $2, skipped = skipped 
          state = coalesce($7, state) WHERE id = $1";
 const FOLLOW: &str = "INSERT INTO operation_items (operation, delivery) SELECT $1, unnest($2::uuid[])
      ON CONFLICT DO NOTHING";
-const PURGE: &str = "DELETE FROM dead WHERE delivery = ANY($1::uuid[]) AND tenant = $2 RETURNING delivery";
-const NOTE_PURGED: &str = "UPDATE deliveries SET purged_at = $2 WHERE id = ANY($1::uuid[])";
+/// In the order in which a retry locks: the delivery, then its place among the dead.
+const PURGE: &str =
+    "UPDATE deliveries SET purged_at = $3 WHERE id = ANY($1::uuid[]) AND tenant = $2 AND status = $4
+         AND redriven_as IS NULL AND purged_at IS NULL RETURNING id";
+const NO_LETTERS: &str = "DELETE FROM dead WHERE delivery = ANY($1::uuid[])";
 const ITEMS: &str = "SELECT i.delivery, d.status, d.failure_category FROM (
          SELECT delivery FROM operation_items WHERE operation = $1 AND delivery > $2 ORDER BY delivery LIMIT $3) i
      LEFT JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = i.delivery LIMIT 1) d ON true ORDER BY i.delivery";
@@ -79,7 +84,7 @@ const FORGET: &str = "DELETE FROM operations WHERE id = ANY(ARRAY(
 #[cfg(feature = "conformance")]
 pub(super) const PLANNED: [(&str, &str); 4] = [
     ("purge dead letters", PURGE),
-    ("note what is purged", NOTE_PURGED),
+    ("take letters off the list", NO_LETTERS),
     ("look how queued deliveries went", ITEMS),
     ("forget queued deliveries", SETTLE),
 ];
@@ -313,7 +318,7 @@ async fn perform(tx: &Session, step: &OperationStep) -> Result<(usize, CallOff),
         let retried = redrive::retry_all(tx, tenant, &retries, now).await?;
         queued.extend(retried.into_iter().filter_map(|one| match one {
             Redriven::DueNow(id) | Redriven::NewRound(id) => Some(Col(id)),
-            Redriven::AlreadyAs(_) | Redriven::Missing => None,
+            Redriven::AlreadyAs(_) | Redriven::Erased | Redriven::Missing => None,
         }));
     }
     if !sends.is_empty() {
@@ -332,10 +337,11 @@ async fn perform(tx: &Session, step: &OperationStep) -> Result<(usize, CallOff),
         }
     }
     if !purges.is_empty() {
-        let gone = tx.query(PURGE, &[&purges, &tenant.as_str()]).await?;
+        let dead = Col(DeliveryStatus::Dead);
+        let gone = tx.query(PURGE, &[&purges, &tenant.as_str(), &Col(now), &dead]).await?;
         let gone: Vec<Col<DeliveryId>> =
             gone.iter().map(|row| get(row, 0).map(Col)).collect::<Result<_, Failure>>()?;
-        tx.execute(NOTE_PURGED, &[&gone, &Col(now)]).await?;
+        tx.execute(NO_LETTERS, &[&gone]).await?;
         done += gone.len();
     }
     Ok((done, to_call_off))
@@ -356,7 +362,7 @@ async fn settle(
     let items = tx.query(ITEMS, &[&Col(id), &after, &(limit as i64)]).await?;
     let mut settled: Vec<Col<DeliveryId>> = Vec::new();
     for row in &items {
-        let status: Option<redrive_core::DeliveryStatus> = get_opt(row, 1)?;
+        let status: Option<DeliveryStatus> = get_opt(row, 1)?;
         if status.is_none_or(|status| status.is_final()) {
             tally.note(status, get_opt(row, 2)?);
             settled.push(Col(get(row, 0)?));

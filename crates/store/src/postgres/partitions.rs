@@ -1,5 +1,6 @@
 //! Months: the partitions of events, deliveries and attempts. Made ahead, by whichever node is first, without
-//! holding anybody up: a new month is a table of its own until it is attached.
+//! holding anybody up: a new month is a table of its own until it is attached. Dropped when nobody needs them, in
+//! a moment when nobody uses them, which is not waited for.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +8,11 @@ use jiff::{Timestamp, ToSpan, civil::Date, tz::TimeZone};
 use parking_lot::RwLock;
 use redrive_core::{Time, id::first_at};
 
-use super::session::{Failure, Sessions, Tx};
+use super::{
+    convert::{Col, plain},
+    session::{Failure, Session, Sessions, Tx},
+};
+use crate::Dropped;
 
 /// The first day of a month.
 pub(super) type Month = Date;
@@ -55,6 +60,141 @@ impl Partitions {
         }
         self.make(sessions, self.missing(times.into_iter())).await
     }
+
+    /// Drops the oldest month that was over before a time and is not needed, or takes away what is left beside
+    /// one that was dropped.
+    pub(super) async fn drop_one(
+        &self,
+        sessions: &Sessions,
+        before: Time,
+        only_empty: bool,
+        rows: usize,
+    ) -> Result<Dropped, Failure> {
+        let there = sessions.read(all).await?;
+        if sessions.write(|tx| forget_beside(tx, gaps(&there, before), rows)).await? > 0 {
+            return Ok(Dropped::Some { months: 0 });
+        }
+        for month in there {
+            if start_of(next(month)) > before {
+                break;
+            }
+            // A look that costs nobody anything, before anything is locked.
+            if !sessions.read(|session| is_done(session, month, only_empty)).await? {
+                continue;
+            }
+            match sessions.write(|tx| drop_month(tx, &self.schema, month, only_empty)).await {
+                Ok(true) => {
+                    self.known.write().remove(&month);
+                    return Ok(Dropped::Some { months: 1 });
+                }
+                Ok(false) => {}
+                Err(failure) if failure.is_lock_timeout() => return Ok(Dropped::Busy),
+                Err(failure) => return Err(failure),
+            }
+        }
+        Ok(Dropped::None)
+    }
+}
+
+/// The months that are there, the oldest first.
+async fn all(session: Tx) -> Result<Vec<Month>, Failure> {
+    let parts = "SELECT right(inhrelid::regclass::text, 7) FROM pg_inherits
+                 WHERE inhparent = 'events'::regclass ORDER BY 1";
+    let rows = session.query(parts, &[]).await?;
+    let month = |name: String| {
+        let (year, month) = name.split_once('_')?;
+        Date::new(year.parse().ok()?, month.parse().ok()?, 1).ok()
+    };
+    let mut months = Vec::with_capacity(rows.len());
+    for row in &rows {
+        months.extend(month(plain(row, 0)?));
+    }
+    Ok(months)
+}
+
+/// The times before a time that no month is there for.
+fn gaps(there: &[Month], before: Time) -> Vec<(Time, Time)> {
+    let mut gaps = Vec::new();
+    let mut from = Time::from_millis(0);
+    for month in there {
+        let (start, end) = (start_of(*month), start_of(next(*month)));
+        if start >= before {
+            break;
+        }
+        if from < start {
+            gaps.push((from, start));
+        }
+        from = end;
+    }
+    if from < before && !there.is_empty() {
+        // Without any month, nothing is known of what was.
+        gaps.push((from, before));
+    }
+    gaps
+}
+
+fn range(from: Time, to: Time) -> (Col<[u8; 16]>, Col<[u8; 16]>) {
+    (Col(first_at(from)), Col(first_at(to)))
+}
+
+/// Takes away what is kept beside deliveries that went with their month.
+async fn forget_beside(tx: Tx, gaps: Vec<(Time, Time)>, rows: usize) -> Result<u64, Failure> {
+    let mut forgotten = 0;
+    for (from, to) in gaps {
+        let (from, to) = range(from, to);
+        for table in ["dead", "undelivered"] {
+            let forget = format!(
+                "DELETE FROM {table} WHERE delivery = ANY(ARRAY(SELECT delivery FROM {table}
+                 WHERE delivery >= $1 AND delivery < $2 ORDER BY delivery LIMIT $3 FOR UPDATE SKIP LOCKED))"
+            );
+            forgotten += tx.execute(&forget, &[&from, &to, &(rows as i64)]).await?;
+        }
+        if forgotten > 0 {
+            break;
+        }
+    }
+    Ok(forgotten)
+}
+
+/// Whether nothing in a month is needed: all of it is over, or with `only_empty` there is nothing.
+async fn is_done(session: Tx, month: Month, only_empty: bool) -> Result<bool, Failure> {
+    let (from, to) = range(start_of(month), start_of(next(month)));
+    if only_empty {
+        let any = "SELECT EXISTS (SELECT 1 FROM events WHERE id >= $1 AND id < $2)
+                       OR EXISTS (SELECT 1 FROM deliveries WHERE id >= $1 AND id < $2)";
+        return Ok(!plain::<bool>(&session.query_one(any, &[&from, &to]).await?, 0)?);
+    }
+    has_pending(&session, from, to).await.map(|pending| !pending)
+}
+
+/// Whether anything of these ids waits or is leased. By one statement: what moves from one to the other meanwhile
+/// is seen in one of the two.
+async fn has_pending(session: &Session, from: Col<[u8; 16]>, to: Col<[u8; 16]>) -> Result<bool, Failure> {
+    let pending = "SELECT EXISTS (SELECT 1 FROM waiting WHERE delivery >= $1 AND delivery < $2)
+         OR EXISTS (SELECT 1 FROM leased WHERE delivery >= $1 AND delivery < $2)";
+    plain(&session.query_one(pending, &[&from, &to]).await?, 0)
+}
+
+/// How long anybody may have to wait because a month is to be dropped.
+const PATIENCE_MS: u32 = 50;
+
+/// Drops a month, unless it is needed after all. Nobody else uses the tables meanwhile: a round that was being
+/// made of something in it is there by then and keeps it, one that is made later finds nothing.
+async fn drop_month(tx: Tx, schema: &str, month: Month, only_empty: bool) -> Result<bool, Failure> {
+    tx.query("SELECT pg_advisory_xact_lock(hashtext('redrive partitions'), hashtext($1))", &[&schema])
+        .await?;
+    let parts: Vec<_> = TABLES.iter().map(|(table, _)| part(table, month)).collect();
+    tx.run(&format!("SET LOCAL lock_timeout = {PATIENCE_MS}")).await?;
+    tx.run("LOCK TABLE ONLY events, ONLY deliveries, ONLY attempts IN ACCESS EXCLUSIVE MODE").await?;
+    if !is_done(tx.clone(), month, only_empty).await? {
+        return Ok(false);
+    }
+    tx.run(&format!("DROP TABLE IF EXISTS {}", parts.join(", "))).await?;
+    Ok(true)
+}
+
+fn part(table: &str, month: Month) -> String {
+    format!("{table}_{:04}_{:02}", month.year(), month.month())
 }
 
 fn month_of(time: Time) -> Month {
@@ -83,7 +223,7 @@ async fn make(tx: Tx, schema: &str, month: Month) -> Result<(), Failure> {
     let from = text_of(first_at(start_of(month)));
     let to = text_of(first_at(start_of(next(month))));
     for (table, storage) in TABLES {
-        let part = format!("{table}_{:04}_{:02}", month.year(), month.month());
+        let part = part(table, month);
         let attached = "SELECT 1 FROM pg_inherits WHERE inhrelid = to_regclass($1)";
         if tx.exists(attached, &[&part]).await? {
             continue;

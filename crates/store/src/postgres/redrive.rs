@@ -13,7 +13,7 @@ use super::{
     Postgres, changes,
     convert::{Col, get, get_opt, plain},
     lanes::{self, Keys, Place, Rescued, Wait},
-    nodes,
+    nodes, prune,
     session::{Failure, Session, Tx, Values},
     tenancy, undelivered,
 };
@@ -35,8 +35,7 @@ const ADD_ROUNDS: &str = "INSERT INTO deliveries
                                                          $5::smallint[], $6::smallint[], $7::uuid[])";
 const REDRIVEN: &str = "UPDATE deliveries d SET redriven_as = ($2::uuid[])[array_position($1::uuid[], d.id)]
      WHERE d.id = ANY($1::uuid[])";
-const NEVER_SENT: &str = "SELECT e.id, k.webhook FROM unnest($1::uuid[], $2::uuid[]) AS k(event, webhook)
-     CROSS JOIN LATERAL (SELECT id FROM events e WHERE e.tenant = $3 AND e.id = k.event LIMIT 1) e
+const NEVER_SENT: &str = "SELECT k.event, k.webhook FROM unnest($1::uuid[], $2::uuid[]) AS k(event, webhook)
      WHERE (SELECT 1 FROM deliveries d WHERE d.event = k.event AND d.webhook = k.webhook LIMIT 1) IS NULL";
 const WHERE_WAITING: &str = "SELECT delivery, webhook, lane FROM waiting WHERE delivery = ANY($1::uuid[])";
 /// Only what waits where it did, since only those lanes are locked.
@@ -120,13 +119,17 @@ pub(super) async fn retry_all(
     tenancy::lock(tx, tenant).await?;
     let ids: Vec<_> = deliveries.iter().map(|(delivery, _)| *delivery).collect();
     let mut olds = find_all(tx, tenant, &ids).await?;
+    // Held: nothing is forgotten before its new round is there.
+    let held = prune::hold_events(tx, tenant, olds.values().map(|old| old.event)).await?;
     let (mut retried, mut rounds) = (Vec::with_capacity(ids.len()), Vec::new());
     for (delivery, again) in deliveries {
-        let Some(old) = olds.remove(delivery) else {
+        let found = olds.remove(delivery).and_then(|old| Some((held.get(&old.event)?, old)));
+        let Some((event, old)) = found else {
             retried.push(Redriven::Missing);
             continue;
         };
         retried.push(match old.redriven_as {
+            _ if event.erased => Redriven::Erased,
             _ if !old.status.is_final() => {
                 make_due(tx, &old, again.priority, now).await?;
                 Redriven::DueNow(*delivery)
@@ -154,16 +157,18 @@ pub(super) async fn send_first(
     now: Time,
 ) -> Result<Vec<DeliveryId>, Failure> {
     tenancy::lock(tx, tenant).await?;
+    let held = prune::hold_events(tx, tenant, sends.iter().map(|(event, ..)| *event)).await?;
+    let there = |event: &EventId| held.get(event).is_some_and(|held| !held.erased);
     let events: Vec<_> = sends.iter().map(|(event, ..)| Col(*event)).collect();
     let webhooks: Vec<_> = sends.iter().map(|(_, round, _)| Col(round.webhook)).collect();
-    let values: Values<'_> = &[&events, &webhooks, &tenant.as_str()];
     let missing: BTreeSet<(EventId, WebhookId)> = tx
-        .query(NEVER_SENT, values)
+        .query(NEVER_SENT, &[&events, &webhooks])
         .await?
         .iter()
         .map(|row| Ok((get(row, 0)?, get(row, 1)?)))
         .collect::<Result<_, Failure>>()?;
-    let wanted = sends.iter().filter(|(event, round, _)| missing.contains(&(*event, round.webhook)));
+    let wanted =
+        sends.iter().filter(|(event, round, _)| there(event) && missing.contains(&(*event, round.webhook)));
     let rounds: Vec<_> = wanted
         .map(|(event, round, priority)| Round {
             event: *event,
@@ -186,11 +191,12 @@ async fn replay(
     now: Time,
 ) -> Result<Replayed, Failure> {
     tenancy::lock(&tx, tenant).await?;
-    let known = "SELECT priority FROM events WHERE tenant = $1 AND id = $2";
-    let Some(row) = tx.query_opt(known, &[&tenant.as_str(), &Col(event)]).await? else {
-        return Ok(Replayed::Missing);
+    let held = match prune::hold_events(&tx, tenant, [event]).await?.remove(&event) {
+        None => return Ok(Replayed::Missing),
+        Some(held) if held.erased => return Ok(Replayed::Erased),
+        Some(held) => held,
     };
-    let priority = priority.map_or_else(|| get(&row, 0), Ok)?;
+    let priority = priority.unwrap_or(held.priority);
     let mut made = Vec::with_capacity(rounds.len());
     for round in rounds {
         let last = last_round(&tx, event, round.webhook).await?;
@@ -412,7 +418,10 @@ async fn add_rounds(tx: &Session, tenant: &TenantId, rounds: Vec<Round>, now: Ti
     let lasts: Vec<_> = rounds.iter().filter_map(|one| Some((one.last.as_ref()?.id, one.round.id))).collect();
     let (lasts, news): (Vec<_>, Vec<_>) = lasts.into_iter().map(|(last, new)| (Col(last), Col(new))).unzip();
     if !lasts.is_empty() {
-        tx.execute(REDRIVEN, &[&lasts, &news]).await?;
+        if tx.execute(REDRIVEN, &[&lasts, &news]).await? < lasts.len() as u64 {
+            // One was forgotten since it was read.
+            return Err(Failure::Passing);
+        }
         tx.execute("DELETE FROM dead WHERE delivery = ANY($1::uuid[])", &[&lasts]).await?;
     }
     // Numbers of their own from the sequence: in an order they go to the back.

@@ -67,6 +67,11 @@ impl Failure {
         self.state() == Some(&SqlState::UNIQUE_VIOLATION)
     }
 
+    /// A lock was not to be had in the time that was set for it.
+    pub(super) fn is_lock_timeout(&self) -> bool {
+        self.state() == Some(&SqlState::LOCK_NOT_AVAILABLE)
+    }
+
     /// Whether it is unknown what became of a commit: the connection is gone, or the server was stopped.
     pub(super) fn leaves_doubt(&self) -> bool {
         match self {

@@ -59,7 +59,7 @@ fn limits<C>(page: &PageRequest<C>) -> String {
 
 const EVENT: &str =
     "SELECT id, tenant, seq, event_type, timestamp, idempotency_key, source, subject, metadata, data,
-            priority FROM events";
+            priority, erased_at FROM events";
 
 fn read_event(row: &Row<'_>) -> rusqlite::Result<StoredEvent> {
     let event = Event {
@@ -74,7 +74,7 @@ fn read_event(row: &Row<'_>) -> rusqlite::Result<StoredEvent> {
         data: row.get::<_, Vec<u8>>(9)?.into(),
         priority: get(row, 10)?,
     };
-    Ok(StoredEvent { event, sequence_number: row.get(2)? })
+    Ok(StoredEvent { event, sequence_number: row.get(2)?, erased_at: get_opt(row, 11)? })
 }
 
 const DELIVERY: &str =

@@ -7,12 +7,14 @@ mod audit;
 mod changes;
 mod claim;
 mod convert;
+mod erase;
 pub(crate) mod export;
 mod gates;
 mod history;
 mod lanes;
 mod nodes;
 mod operations;
+mod prune;
 mod publish;
 mod readers;
 mod record;
@@ -43,8 +45,8 @@ pub fn hot_statements() -> &'static [&'static str] {
 
 /// The statements whose cost must follow what they answer or change, for the same tests.
 #[cfg(feature = "conformance")]
-pub fn bounded_statements() -> &'static [&'static str] {
-    &gates::BOUNDED
+pub fn bounded_statements() -> Vec<&'static str> {
+    [&gates::BOUNDED[..], &prune::BOUNDED, &erase::BOUNDED].concat()
 }
 
 /// How the store is to be opened.
@@ -164,6 +166,7 @@ fn connect(path: &Path) -> Result<Connection, OpenError> {
         let connection = Connection::open(path)?;
         connection.execute_batch(
             "PRAGMA page_size = 4096;
+             PRAGMA auto_vacuum = INCREMENTAL;
              PRAGMA journal_mode = WAL;
              PRAGMA synchronous = FULL;
              PRAGMA wal_autocheckpoint = 4000;

@@ -271,7 +271,7 @@ fn perform(
     match task {
         Task::Retry(delivery, again) => match redrive::retry(transaction, tenant, *delivery, again, now)? {
             Redriven::DueNow(id) | Redriven::NewRound(id) => follow(transaction, step.id, id).map(|()| true),
-            Redriven::AlreadyAs(_) | Redriven::Missing => Ok(false),
+            Redriven::AlreadyAs(_) | Redriven::Erased | Redriven::Missing => Ok(false),
         },
         Task::Cancel(delivery, reason) => {
             let (cancelled, webhook) = redrive::cancel(transaction, tenant, *delivery, reason, now)?;

@@ -136,19 +136,21 @@ fn take_key(transaction: &Transaction<'_>, event: &Event, claim: &KeyClaim) -> r
 }
 
 fn insert_event(transaction: &Transaction<'_>, event: &Event, seq: i64) -> rusqlite::Result<()> {
-    transaction.prepare_cached("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")?.execute((
-        Col(event.id),
-        event.tenant.as_str(),
-        seq,
-        &*event.event_type,
-        Col(event.timestamp),
-        event.idempotency_key.as_deref(),
-        event.source.as_deref(),
-        event.subject.as_deref(),
-        Col(event.priority),
-        event.metadata.as_deref(),
-        &event.data[..],
-    ))?;
+    transaction
+        .prepare_cached("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)")?
+        .execute((
+            Col(event.id),
+            event.tenant.as_str(),
+            seq,
+            &*event.event_type,
+            Col(event.timestamp),
+            event.idempotency_key.as_deref(),
+            event.source.as_deref(),
+            event.subject.as_deref(),
+            Col(event.priority),
+            event.metadata.as_deref(),
+            &event.data[..],
+        ))?;
     Ok(())
 }
 

@@ -10,6 +10,7 @@ use rusqlite::{OptionalExtension, Transaction};
 use super::{
     Sqlite, changes,
     convert::{Col, get, get_opt},
+    erase,
     lanes::{self, Place, Rescued},
 };
 use crate::{Again, Answer, Cancelled, Change, NewRound, Redrive, Redriven, Replayed};
@@ -33,6 +34,9 @@ impl Redrive for Sqlite {
                 .query_row((Col(event), tenant.as_str()), |row| get(row, 0))
                 .optional()?;
             let Some(known) = known else { return Ok(Replayed::Missing) };
+            if erase::is_erased(transaction, &tenant, event)? {
+                return Ok(Replayed::Erased);
+            }
             let priority = priority.unwrap_or(known);
             for round in &rounds {
                 if let Some(last) = last_round(transaction, event, round.webhook)?
@@ -68,6 +72,9 @@ pub(super) fn retry(
     now: Time,
 ) -> rusqlite::Result<Redriven> {
     let Some(old) = find(transaction, tenant, delivery)? else { return Ok(Redriven::Missing) };
+    if erase::is_erased(transaction, tenant, old.event)? {
+        return Ok(Redriven::Erased);
+    }
     if !old.status.is_final() {
         make_due(transaction, &old, again.priority, now)?;
         return Ok(Redriven::DueNow(delivery));
@@ -90,7 +97,7 @@ pub(super) fn send_first(
     priority: Priority,
     now: Time,
 ) -> rusqlite::Result<bool> {
-    let known = "SELECT 1 FROM events WHERE id = ? AND tenant = ?";
+    let known = "SELECT 1 FROM events WHERE id = ? AND tenant = ? AND erased_at IS NULL";
     let is_known = transaction.prepare_cached(known)?.exists((Col(event), tenant.as_str()))?;
     if !is_known || last_round(transaction, event, round.webhook)?.is_some() {
         return Ok(false);

@@ -1,5 +1,6 @@
 //! `/v1/events`: publishing, looking up, replaying.
 
+mod erase;
 mod publish;
 
 use axum::{
@@ -34,6 +35,8 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(deliveries))
         .routes(routes!(attempts))
         .routes(routes!(replay))
+        .routes(routes!(erase::erase_subject))
+        .routes(routes!(erase::erase))
 }
 
 /// An event.
@@ -47,7 +50,7 @@ pub(super) struct EventView {
     tenant_id: TenantId,
     /// Its type.
     event_type: String,
-    /// The payload.
+    /// The payload; null once it was erased.
     #[schema(value_type = serde_json::Value)]
     data: Box<RawValue>,
     /// When it was published.
@@ -66,6 +69,9 @@ pub(super) struct EventView {
     priority: Priority,
     /// Its place in the tenant's sequence.
     sequence_number: i64,
+    /// When its payload was erased; `data` and `metadata` are null since.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    erased_at: Option<Time>,
 }
 
 fn raw_json(bytes: &[u8]) -> Box<RawValue> {
@@ -89,6 +95,7 @@ impl From<StoredEvent> for EventView {
             metadata: event.metadata.as_deref().map(raw_json),
             priority: event.priority,
             sequence_number: stored.sequence_number,
+            erased_at: stored.erased_at,
         }
     }
 }

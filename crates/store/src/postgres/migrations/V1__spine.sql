@@ -142,9 +142,12 @@ CREATE TABLE events (
     subject         text,
     priority        smallint NOT NULL,
     metadata        bytea,
-    data            bytea NOT NULL
+    data            bytea NOT NULL,
+    -- Since when there is no payload any more: `data` is empty then.
+    erased_at       bigint
 ) PARTITION BY RANGE (id);
 CREATE UNIQUE INDEX events_by_tenant ON events (tenant, id);
+CREATE INDEX events_by_subject ON events (tenant, subject, id) WHERE subject IS NOT NULL;
 
 CREATE TABLE idempotency (
     tenant     text COLLATE "C" NOT NULL,

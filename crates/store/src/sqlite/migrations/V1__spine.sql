@@ -133,9 +133,12 @@ CREATE TABLE events (
     subject         TEXT,
     priority        INTEGER NOT NULL,
     metadata        BLOB,
-    data            BLOB NOT NULL
+    data            BLOB NOT NULL,
+    -- Since when there is no payload any more: `data` is empty then.
+    erased_at       INTEGER
 ) STRICT;
 CREATE UNIQUE INDEX events_by_tenant ON events (tenant, id);
+CREATE INDEX events_by_subject ON events (tenant, subject, id) WHERE subject IS NOT NULL;
 
 CREATE TABLE idempotency (
     tenant     TEXT NOT NULL,

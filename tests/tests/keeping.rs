@@ -1,0 +1,117 @@
+//! Keeping and forgetting, with the real binary: what is old goes by itself.
+
+// Tests may read clocks, and a test that cannot go on should panic.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use redrive_testkit::{Api, Gate, Receiver, Redrive, Reply, Setup};
+use redrive_tests::{delivery_is, delivery_of, id};
+use serde_json::json;
+
+/// Waits until something is no longer there.
+async fn gone(api: &Api, path: &str) {
+    for _ in 0..400 {
+        if api.get(path).await.status == 404 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("{path} is still there");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_go_by_themselves_when_their_time_is_over() {
+    // A day takes a second.
+    let setup = Setup::new().env("REDRIVE_DEV_CLOCK_SPEED", "86400").env("REDRIVE_RETENTION_EVENTS", "3d");
+    let redrive = Redrive::start_with(setup).await;
+    let api = redrive.api();
+    let receiver = Receiver::start().await;
+    api.post("/v1/tenants", json!({"id": "keeper", "quotas": {"retention_days": 0}})).await.expect(201);
+    api.create_webhook(&receiver.url(), json!({})).await;
+    let kept = json!({"tenant_id": "keeper", "event_type": "order.created", "data": {}});
+    let kept = api.post("/v1/events", kept).await.expect(202);
+    let event = api.publish("order.created", json!({"n": 1})).await;
+    receiver.wait_for(1).await;
+    let path = format!("/v1/events/{}", id(&event));
+    api.get(&path).await.expect(200);
+    gone(&api, &path).await;
+    assert_eq!(api.get("/v1/deliveries").await.expect(200)["data"], json!([]));
+    api.post(&format!("{path}/replay"), json!({})).await.expect(404);
+    api.get(&format!("/v1/events/{}?tenant_id=keeper", id(&kept))).await.expect(200);
+    let metrics = String::from_utf8(api.get("/metrics").await.body.to_vec()).unwrap();
+    assert!(metrics.contains("redrive_pruned_rows_total{kind=\"event\"} 1"), "{metrics}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_erased_payload_is_gone_and_its_history_stays() {
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    // It repeats what it is sent.
+    let receiver = Receiver::with(|arrival| Reply::status(200).body(arrival.body.clone())).await;
+    let webhook = api.create_webhook(&receiver.url(), json!({})).await;
+    let event = api.publish("order.created", json!({"email": "ada@example.com"})).await;
+    let delivery = delivery_of(&api, &event).await;
+    delivery_is(&api, id(&delivery), "delivered").await;
+    api.post(&format!("/v1/webhooks/{}/pause", id(&webhook)), json!({})).await.expect(200);
+    let later = api.publish("order.created", json!({"email": "ada@example.com"})).await;
+    let parked = delivery_of(&api, &later).await;
+
+    for event in [&event, &later] {
+        let path = format!("/v1/events/{}", id(event));
+        let erased = api.post(&format!("{path}/erase"), json!({})).await.expect(200);
+        assert_eq!((&erased["data"], &erased["metadata"]), (&json!(null), &json!(null)));
+        assert!(erased["erased_at"].is_string());
+        assert_eq!(api.post(&format!("{path}/erase"), json!({})).await.expect(200), erased, "once is enough");
+        let refused = api.post(&format!("{path}/replay"), json!({})).await;
+        assert_eq!(refused.expect(409)["code"], "payload_erased");
+    }
+    let called_off = delivery_is(&api, id(&parked), "cancelled").await;
+    assert_eq!(called_off["cancel_reason"], "the payload was erased");
+    for delivery in [&delivery, &parked] {
+        let refused = api.post(&format!("/v1/deliveries/{}/retry", id(delivery)), json!({})).await;
+        assert_eq!(refused.expect(409)["code"], "payload_erased");
+    }
+    let attempts = api.get(&format!("/v1/deliveries/{}/attempts", id(&delivery))).await.expect(200);
+    assert_eq!(attempts["data"][0]["http_status_code"], 200);
+    assert_eq!(attempts["data"][0]["response_body_sample"], json!(null));
+    let log = api.get("/v1/audit-log?action=event.erase").await.expect(200);
+    assert_eq!(log["data"].as_array().unwrap().len(), 4, "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_under_way_is_let_finish_and_its_answer_is_not_kept() {
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let gate = Gate::closed();
+    let opened = gate.clone();
+    let receiver =
+        Receiver::with(move |arrival| Reply::status(200).body(arrival.body.clone()).held_by(&opened)).await;
+    api.create_webhook(&receiver.url(), json!({})).await;
+    let event = api.publish("order.created", json!({"email": "ada@example.com"})).await;
+    receiver.wait_for(1).await;
+    api.post(&format!("/v1/events/{}/erase", id(&event)), json!({})).await.expect(200);
+    gate.open();
+    let delivery = delivery_of(&api, &event).await;
+    delivery_is(&api, id(&delivery), "delivered").await;
+    let attempts = api.get(&format!("/v1/deliveries/{}/attempts", id(&delivery))).await.expect(200);
+    assert_eq!(attempts["data"][0]["response_body_sample"], json!(null));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_payloads_of_a_subject_are_erased() {
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    for n in 0..30 {
+        let subject = if n % 3 == 0 { "ada" } else { "bob" };
+        let event = json!({"event_type": "order.created", "data": {"n": n}, "subject": subject});
+        api.post("/v1/events", event).await.expect(202);
+    }
+    let erase = async |subject: &str| api.post("/v1/events/erase", json!({"subject": subject})).await;
+    assert_eq!(erase("ada").await.expect(200), json!({"erased": 10, "finished": true}));
+    assert_eq!(erase("ada").await.expect(200), json!({"erased": 0, "finished": true}));
+    erase("").await.expect(400);
+    let left = api.get("/v1/events?limit=100").await.expect(200);
+    let erased = |event: &&serde_json::Value| event["data"].is_null() && event["subject"] == "ada";
+    assert_eq!(left["data"].as_array().unwrap().iter().filter(erased).count(), 10);
+}
