@@ -27,6 +27,7 @@ pub mod outcome;
 pub mod pace;
 pub mod quota;
 pub mod reach;
+pub mod recovery;
 pub mod retry;
 pub mod share;
 pub mod signature;

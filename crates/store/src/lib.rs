@@ -9,6 +9,7 @@ mod codes;
 pub mod conformance;
 pub mod copy;
 mod error;
+mod lead;
 mod model;
 pub mod postgres;
 mod sealed;
@@ -181,13 +182,13 @@ pub trait Tenancy {
 pub trait History {
     /// One event.
     fn event(&self, tenant: TenantId, id: EventId) -> Answer<'_, Option<StoredEvent>>;
-    /// Events, newest first.
+    /// Events, newest first. A cursor and what follows it stay what they are, whatever is written meanwhile.
     fn list_events(
         &self,
         tenant: TenantId,
         filter: EventFilter,
         page: PageRequest<EventId>,
-    ) -> Answer<'_, Vec<StoredEvent>>;
+    ) -> Answer<'_, Listed<StoredEvent, EventId>>;
     /// One delivery.
     fn delivery(&self, tenant: TenantId, id: DeliveryId) -> Answer<'_, Option<Delivery>>;
     /// Deliveries, newest event first.
@@ -196,14 +197,14 @@ pub trait History {
         tenant: TenantId,
         filter: DeliveryFilter,
         page: PageRequest<DeliveryCursor>,
-    ) -> Answer<'_, Vec<Delivery>>;
+    ) -> Answer<'_, Listed<Delivery, DeliveryCursor>>;
     /// Dead deliveries that were not redriven, newest event first.
     fn list_dead(
         &self,
         tenant: TenantId,
         filter: DeliveryFilter,
-        page: PageRequest<DeliveryId>,
-    ) -> Answer<'_, Vec<Delivery>>;
+        page: PageRequest<DeliveryCursor>,
+    ) -> Answer<'_, Listed<Delivery, DeliveryCursor>>;
     /// The attempts of a delivery, first to last. None: no such delivery.
     fn attempts(&self, tenant: TenantId, delivery: DeliveryId) -> Answer<'_, Option<Vec<StoredAttempt>>>;
     /// The attempts of all deliveries of an event, oldest delivery first. None: no such event.

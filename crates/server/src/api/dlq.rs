@@ -5,7 +5,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     AppState,
-    deliveries::{DeliveryQuery, DeliveryView},
+    deliveries::{DeliveryQuery, DeliveryView, cursor_of},
     extract::{May, Query, Reads},
     page::Page,
     problem::{Problem, ReadProblems},
@@ -28,5 +28,5 @@ async fn list(
     let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
     let paging = query.paging();
     let dead = app.list_dead(tenant, query.filter()?, paging.request()?).await?;
-    Ok(axum::Json(paging.page(dead, |seen| seen.delivery.id, DeliveryView::from)))
+    Ok(axum::Json(paging.page_of(dead, cursor_of, DeliveryView::from)))
 }

@@ -247,9 +247,9 @@ macro_rules! conformance_suite {
             other_tenants_see_nothing,
             deliveries_are_paged_newest_event_first,
             walking_deliveries_neither_skips_nor_repeats,
-            walking_a_webhooks_deliveries_neither_skips_nor_repeats,
             walking_events_neither_skips_nor_repeats,
             walking_the_dead_neither_skips_nor_repeats,
+            what_is_rare_is_found_in_pages_that_end,
             attempts_are_listed_first_to_last,
             attempts_of_an_event_are_listed_oldest_delivery_first,
         }

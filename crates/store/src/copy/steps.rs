@@ -314,7 +314,20 @@ pub(crate) const STEPS: [Step; 14] = [
             ],
         )
     },
-    Step::of("dead", "dead t", &[id("delivery")], &[id("delivery"), text("tenant")]),
+    Step::of(
+        "dead",
+        "dead t",
+        &[id("delivery")],
+        &[
+            id("delivery"),
+            text("tenant"),
+            id("webhook"),
+            text("event_type"),
+            small("category"),
+            small("reason"),
+            big("died_at"),
+        ],
+    ),
     Step::of(
         "audit",
         "audit t",

@@ -14,6 +14,7 @@ use super::{
     Postgres, changes,
     convert::{Col, get, get_opt, plain},
     lanes::{self, Keys},
+    record,
     session::{Failure, Session, Tx},
     undelivered,
     webhooks::{from_json, to_json},
@@ -401,13 +402,11 @@ async fn expire(
         keys.insert((webhook, plain(&row, 1)?));
     }
     tx.execute(
-        "WITH ended AS (
-             UPDATE deliveries d SET status = $2, ended_at = $3, dead_reason = $4
-             WHERE d.id = ANY($1::uuid[]) RETURNING d.id, d.tenant)
-         INSERT INTO dead SELECT id, tenant FROM ended",
+        "UPDATE deliveries d SET status = $2, ended_at = $3, dead_reason = $4 WHERE d.id = ANY($1::uuid[])",
         &[&expired, &Col(DeliveryStatus::Dead), &Col(now), &Col(DeadReason::Expired)],
     )
     .await?;
+    record::bury(&tx, &expired).await?;
     undelivered::note(&tx, &expired).await?;
     lanes::look_again(&tx, &keys).await?;
     Ok(Step { moved: expired.len(), finished: expired.len() < limit })

@@ -14,6 +14,7 @@ mod history;
 pub(crate) mod import;
 mod lanes;
 mod leases;
+mod listing;
 mod nodes;
 mod partitions;
 mod plain;
@@ -49,7 +50,7 @@ pub use schema::Migrated;
 /// The statements by which work is done and history is read, each with what it is called: for tests that look
 /// at their plans.
 #[cfg(feature = "conformance")]
-pub fn planned_statements() -> Vec<(&'static str, String)> {
+pub fn planned_statements() -> Vec<(String, String)> {
     [
         &claim::PLANNED[..],
         &lanes::PLANNED,
@@ -59,11 +60,12 @@ pub fn planned_statements() -> Vec<(&'static str, String)> {
         &publish::PLANNED,
         &plain::PLANNED,
         &undelivered::PLANNED,
+        &history::PLANNED,
     ]
     .concat()
     .into_iter()
-    .map(|(name, statement)| (name, statement.to_owned()))
-    .chain(history::planned())
+    .map(|(name, statement)| (name.to_owned(), statement.to_owned()))
+    .chain(listing::planned())
     .collect()
 }
 

@@ -11,7 +11,7 @@ use rusqlite::{OptionalExtension, Row, ToSql, Transaction};
 use super::{
     Sqlite, changes,
     convert::{Col, get, get_opt},
-    lanes,
+    lanes, record,
     webhooks::{from_json, to_json},
 };
 use crate::{
@@ -345,15 +345,12 @@ fn expire(
         .query_map((Col(webhook), Col(made_before), limit as i64), |row| Ok((get(row, 0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<Vec<(DeliveryId, String)>>>()?;
     for (delivery, _) in &expired {
-        let tenant: String = transaction
+        transaction
             .prepare_cached(
-                "UPDATE deliveries SET status = ?2, ended_at = ?3, dead_reason = ?4 WHERE id = ?1 RETURNING tenant",
+                "UPDATE deliveries SET status = ?2, ended_at = ?3, dead_reason = ?4 WHERE id = ?1",
             )?
-            .query_row(
-                (Col(*delivery), Col(DeliveryStatus::Dead), Col(now), Col(DeadReason::Expired)),
-                |row| row.get(0),
-            )?;
-        transaction.prepare_cached("INSERT INTO dead VALUES (?, ?)")?.execute((Col(*delivery), tenant))?;
+            .execute((Col(*delivery), Col(DeliveryStatus::Dead), Col(now), Col(DeadReason::Expired)))?;
+        record::bury(transaction, *delivery)?;
     }
     lanes::look_again_at(transaction, webhook, expired.iter().map(|(_, lane)| lane))?;
     Ok(Step { moved: expired.len(), finished: expired.len() < limit })

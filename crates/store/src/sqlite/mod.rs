@@ -11,6 +11,7 @@ pub(crate) mod export;
 mod gates;
 mod history;
 mod lanes;
+mod listing;
 mod nodes;
 mod publish;
 mod readers;
@@ -21,6 +22,12 @@ mod tenancy;
 mod upkeep;
 mod webhooks;
 mod writer;
+
+/// The statements of listings, each with what it is called: for tests that look at their plans.
+#[cfg(feature = "conformance")]
+pub fn planned_statements() -> Vec<(String, String)> {
+    listing::planned()
+}
 
 use std::{
     fs::{File, OpenOptions, TryLockError},

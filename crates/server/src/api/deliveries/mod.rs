@@ -1,6 +1,7 @@
 //! `/v1/deliveries` and the deliveries of one webhook: history, attempts, retry, cancel.
 
 mod attempt;
+mod query;
 mod view;
 
 use axum::{
@@ -8,15 +9,13 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use redrive_core::{
-    DeliveryId, DeliveryStatus, EventId, FailureCategory, Invalid, TenantId, Time, WebhookId, lane::Priority,
-};
-use redrive_store::{DeliveryCursor, DeliveryFilter, StatusFilter};
+use redrive_core::{DeliveryId, EventId, TenantId, WebhookId, lane::Priority};
+use redrive_store::{DeliveryCursor, DeliveryFilter};
 use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-pub(super) use self::{attempt::AttemptView, view::DeliveryView};
+pub(super) use self::{attempt::AttemptView, query::DeliveryQuery, view::DeliveryView};
 use super::{
     AppState,
     events::TenantQuery,
@@ -37,66 +36,9 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(retry_of_webhook))
 }
 
-/// Which deliveries to list.
-#[derive(Default, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-pub(super) struct DeliveryQuery {
-    /// `pending`, `in_flight`, `delivered`, `dead`, `cancelled`, or `failed`: at least one failed attempt and
-    /// not delivered.
-    status: Option<String>,
-    /// Only to this webhook.
-    pub(super) webhook_id: Option<String>,
-    /// Only of this event type.
-    event_type: Option<String>,
-    /// Only with this kind of last failure.
-    #[param(value_type = Option<String>)]
-    failure_category: Option<FailureCategory>,
-    /// Only of events from this time on (RFC 3339).
-    #[param(value_type = Option<String>)]
-    from: Option<Time>,
-    /// Only of events before this time (RFC 3339).
-    #[param(value_type = Option<String>)]
-    to: Option<Time>,
-    /// The `next_cursor` of the page before.
-    cursor: Option<String>,
-    /// How many to give: 1 to 500, 50 if left out.
-    #[param(minimum = 1, maximum = 500)]
-    limit: Option<u32>,
-    /// How many to leave out first, up to 10,000; a cursor is better.
-    #[param(maximum = 10000)]
-    offset: Option<u32>,
-    /// The tenant to act for; admin keys only.
-    pub(super) tenant_id: Option<String>,
-}
-
-fn status_filter(text: &str) -> Result<StatusFilter, Problem> {
-    if text == "failed" {
-        return Ok(StatusFilter::Failed);
-    }
-    let known = DeliveryStatus::ALL.into_iter().find(|status| status.name() == text);
-    known.map(StatusFilter::Is).ok_or_else(|| {
-        Invalid::new("status", "must be pending, in_flight, delivered, dead, cancelled or failed").into()
-    })
-}
-
-impl DeliveryQuery {
-    pub(super) fn filter(&self) -> Result<DeliveryFilter, Problem> {
-        let bad_webhook = |error: redrive_core::id::BadId| Invalid::new("webhook_id", error.to_string());
-        Ok(DeliveryFilter {
-            webhook: self.webhook_id.as_deref().map(str::parse).transpose().map_err(bad_webhook)?,
-            event: None,
-            status: self.status.as_deref().map(status_filter).transpose()?,
-            event_type: self.event_type.clone(),
-            failure_category: self.failure_category,
-            from: self.from,
-            to: self.to,
-        })
-    }
-
-    pub(super) fn paging(&self) -> Paging {
-        Paging { cursor: self.cursor.clone(), limit: self.limit, offset: self.offset, tenant_id: None }
-    }
+/// Where a listing goes on after a delivery.
+pub(super) fn cursor_of(seen: &Seen) -> DeliveryCursor {
+    DeliveryCursor { event: seen.delivery.event, delivery: seen.delivery.id }
 }
 
 async fn page_of(
@@ -106,8 +48,7 @@ async fn page_of(
     paging: &Paging,
 ) -> Result<Page<DeliveryView>, Problem> {
     let seen = app.list_deliveries(tenant, filter, paging.request()?).await?;
-    let cursor = |seen: &Seen| DeliveryCursor { event: seen.delivery.event, delivery: seen.delivery.id };
-    Ok(paging.page(seen, cursor, DeliveryView::from))
+    Ok(paging.page_of(seen, cursor_of, DeliveryView::from))
 }
 
 pub(super) async fn list_of_event(
@@ -147,7 +88,7 @@ async fn list_of_webhook(
 ) -> Result<axum::Json<Page<DeliveryView>>, Problem> {
     let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
     app.had_webhook(&tenant, id).await?;
-    let filter = DeliveryFilter { webhook: Some(id), ..query.filter()? };
+    let filter = DeliveryFilter { webhooks: vec![id], ..query.filter()? };
     page_of(&app, tenant, filter, &query.paging()).await.map(axum::Json)
 }
 

@@ -20,7 +20,7 @@ pub(super) use self::publish::PublishedView;
 use super::{
     AppState,
     deliveries::{AttemptView, DeliveryView, list_of_event},
-    extract::{Id, Manages, May, OptionalJson, Query, Reads},
+    extract::{Id, List, Manages, May, OptionalJson, Query, Reads},
     page::{Page, Paging},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
@@ -98,10 +98,18 @@ impl From<StoredEvent> for EventView {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct EventQuery {
-    /// Only of this type.
-    event_type: Option<String>,
+    /// Only this event.
+    #[param(value_type = Option<String>)]
+    id: Option<EventId>,
+    /// Only with this key; the event's id where it was published without one.
+    idempotency_key: Option<String>,
     /// Only about this subject.
     subject: Option<String>,
+    /// Only of this type, or one of these: up to 50, separated by commas, or the parameter repeated.
+    #[param(value_type = Option<Vec<String>>)]
+    event_type: Option<List<String>>,
+    /// Only from this source.
+    source: Option<String>,
     /// Only from this time on (RFC 3339).
     #[param(value_type = Option<String>)]
     from: Option<Time>,
@@ -120,6 +128,24 @@ pub(super) struct EventQuery {
     tenant_id: Option<String>,
 }
 
+impl EventQuery {
+    fn filter(&self) -> EventFilter {
+        EventFilter {
+            id: self.id,
+            idempotency_key: self.idempotency_key.clone(),
+            subject: self.subject.clone(),
+            event_types: List::values(&self.event_type),
+            source: self.source.clone(),
+            from: self.from,
+            to: self.to,
+        }
+    }
+
+    fn paging(&self) -> Paging {
+        Paging { cursor: self.cursor.clone(), limit: self.limit, offset: self.offset, tenant_id: None }
+    }
+}
+
 /// List events
 #[utoipa::path(
     get, path = "/v1/events", tag = "events", params(EventQuery),
@@ -131,11 +157,9 @@ async fn list(
     Query(query): Query<EventQuery>,
 ) -> Result<axum::Json<Page<EventView>>, Problem> {
     let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
-    let paging = Paging { cursor: query.cursor, limit: query.limit, offset: query.offset, tenant_id: None };
-    let filter =
-        EventFilter { event_type: query.event_type, subject: query.subject, from: query.from, to: query.to };
-    let events = app.list_events(tenant, filter, paging.request()?).await?;
-    Ok(axum::Json(paging.page(events, |stored| stored.event.id, EventView::from)))
+    let paging = query.paging();
+    let events = app.list_events(tenant, query.filter(), paging.request()?).await?;
+    Ok(axum::Json(paging.page_of(events, |stored| stored.event.id, EventView::from)))
 }
 
 /// The tenant to act for.

@@ -137,14 +137,16 @@ CREATE TABLE events (
     seq             bigint NOT NULL,
     event_type      text COLLATE "C" NOT NULL,
     timestamp       bigint NOT NULL,
-    idempotency_key text,
+    idempotency_key text COLLATE "C",
     source          text,
-    subject         text,
+    subject         text COLLATE "C",
     priority        smallint NOT NULL,
     metadata        bytea,
     data            bytea NOT NULL
 ) PARTITION BY RANGE (id);
 CREATE UNIQUE INDEX events_by_tenant ON events (tenant, id);
+CREATE INDEX events_by_key ON events (tenant, idempotency_key, id) WHERE idempotency_key IS NOT NULL;
+CREATE INDEX events_by_subject ON events (tenant, subject, id) WHERE subject IS NOT NULL;
 
 CREATE TABLE idempotency (
     tenant     text COLLATE "C" NOT NULL,
@@ -260,11 +262,20 @@ CREATE TABLE homes (
 );
 CREATE INDEX homes_by_epoch ON homes (epoch);
 
+-- Deliveries that were given up on and not redriven, with what they are looked for by.
 CREATE TABLE dead (
-    delivery uuid PRIMARY KEY,
-    tenant   text COLLATE "C" NOT NULL
+    delivery   uuid PRIMARY KEY,
+    tenant     text COLLATE "C" NOT NULL,
+    webhook    uuid NOT NULL,
+    event_type text COLLATE "C" NOT NULL,
+    category   smallint,
+    reason     smallint NOT NULL,
+    died_at    bigint NOT NULL
 );
 CREATE INDEX dead_by_tenant ON dead (tenant, delivery);
+CREATE INDEX dead_by_webhook ON dead (webhook, delivery);
+CREATE INDEX dead_by_type ON dead (tenant, event_type, delivery);
+CREATE INDEX dead_by_category ON dead (tenant, category, delivery) WHERE category IS NOT NULL;
 
 -- Deliveries that did not simply arrive: failed so far, dead, or cancelled, as `deliveries` says. Kept beside it,
 -- since an index on what an attempt changes would make every attempt change all indexes. See undelivered.rs.
@@ -273,10 +284,12 @@ CREATE TABLE undelivered (
     tenant   text COLLATE "C" NOT NULL,
     webhook  uuid NOT NULL,
     status   smallint NOT NULL,
-    category smallint
+    category smallint,
+    code     smallint
 ) WITH (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.05);
 CREATE INDEX undelivered_by_status ON undelivered (tenant, status, delivery);
 CREATE INDEX undelivered_by_category ON undelivered (tenant, category, delivery) WHERE category IS NOT NULL;
+CREATE INDEX undelivered_by_code ON undelivered (tenant, code, delivery) WHERE code IS NOT NULL;
 CREATE INDEX undelivered_failed ON undelivered (tenant, delivery) WHERE category IS NOT NULL;
 CREATE INDEX undelivered_by_webhook ON undelivered (webhook, delivery);
 

@@ -136,6 +136,8 @@ CREATE TABLE events (
     data            BLOB NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX events_by_tenant ON events (tenant, id);
+CREATE INDEX events_by_key ON events (tenant, idempotency_key, id) WHERE idempotency_key IS NOT NULL;
+CREATE INDEX events_by_subject ON events (tenant, subject, id) WHERE subject IS NOT NULL;
 
 CREATE TABLE idempotency (
     tenant     TEXT NOT NULL,
@@ -169,6 +171,13 @@ CREATE TABLE deliveries (
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX deliveries_by_event ON deliveries (event, webhook, round);
 CREATE INDEX deliveries_by_webhook ON deliveries (webhook, id);
+-- Deliveries that did not simply arrive. What is delivered at the first attempt is in none of these.
+CREATE INDEX deliveries_by_category ON deliveries (tenant, failure_category, id)
+    WHERE failure_category IS NOT NULL;
+CREATE INDEX deliveries_by_code ON deliveries (tenant, last_status_code, id) WHERE last_status_code >= 300;
+CREATE INDEX deliveries_given_up ON deliveries (tenant, status, id) WHERE status >= 3;
+CREATE INDEX deliveries_undelivered ON deliveries (webhook, id)
+    WHERE (status >= 3 OR failure_category IS NOT NULL);
 
 CREATE TABLE attempts (
     delivery             BLOB NOT NULL,
@@ -208,7 +217,7 @@ CREATE TABLE leased (
     cancel   TEXT
 ) STRICT, WITHOUT ROWID;
 -- Nobody may start the next of an order while somebody has one before it.
-CREATE INDEX leased_in_order ON leased (webhook, lane) WHERE lane < 'A';
+CREATE INDEX leased_in_order ON leased (webhook, lane, seq) WHERE lane < 'A';
 
 CREATE TABLE waiting (
     delivery   BLOB PRIMARY KEY,
@@ -254,10 +263,19 @@ CREATE TABLE changes (
     delivery BLOB
 ) STRICT;
 
+-- Deliveries that were given up on and not redriven, with what they are looked for by.
 CREATE TABLE dead (
-    delivery BLOB PRIMARY KEY,
-    tenant   TEXT NOT NULL
+    delivery   BLOB PRIMARY KEY,
+    tenant     TEXT NOT NULL,
+    webhook    BLOB NOT NULL,
+    event_type TEXT NOT NULL,
+    category   INTEGER,
+    reason     INTEGER NOT NULL,
+    died_at    INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX dead_by_tenant ON dead (tenant, delivery);
+CREATE INDEX dead_by_webhook ON dead (webhook, delivery);
+CREATE INDEX dead_by_type ON dead (tenant, event_type, delivery);
+CREATE INDEX dead_by_category ON dead (tenant, category, delivery) WHERE category IS NOT NULL;
 
 INSERT INTO tenants (id, name, created_at) VALUES ('default', 'Default', 0);
