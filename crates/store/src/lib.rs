@@ -120,6 +120,12 @@ pub trait Gates {
     fn last_success(&self, webhook: WebhookId) -> Answer<'_, Option<Time>>;
     /// Forgets up to `limit` minutes that lie before this time.
     fn forget_rollups(&self, before: Time, limit: usize) -> Answer<'_, usize>;
+    /// Adds to how many deliveries of tenants have ended.
+    fn add_ended(&self, ended: Vec<EndedSlot>) -> Answer<'_, ()>;
+    /// How many deliveries of a tenant ended in slots from this time on, each slot on its own.
+    fn ended(&self, tenant: TenantId, from: Time) -> Answer<'_, Vec<(Time, Ended)>>;
+    /// Forgets up to `limit` slots that lie before this time.
+    fn forget_ended(&self, before: Time, limit: usize) -> Answer<'_, usize>;
     /// Webhooks that were to be disabled by now.
     fn expiring(&self, now: Time, limit: usize) -> Answer<'_, Expiring>;
 }
@@ -205,6 +211,16 @@ pub trait History {
         filter: DeliveryFilter,
         page: PageRequest<DeliveryCursor>,
     ) -> Answer<'_, Listed<Delivery, DeliveryCursor>>;
+    /// Counts dead letters, no more than `most` of them. Of a filter, only what is about webhooks, event types,
+    /// failure categories, reasons, recoverability and times counts. `bounds` are times from the latest to the
+    /// earliest, by which ages are told apart.
+    fn count_dead(
+        &self,
+        tenant: TenantId,
+        filter: DeliveryFilter,
+        bounds: [Time; 2],
+        most: usize,
+    ) -> Answer<'_, DeadCount>;
     /// The attempts of a delivery, first to last. None: no such delivery.
     fn attempts(&self, tenant: TenantId, delivery: DeliveryId) -> Answer<'_, Option<Vec<StoredAttempt>>>;
     /// The attempts of all deliveries of an event, oldest delivery first. None: no such event.

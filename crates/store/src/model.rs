@@ -1,5 +1,6 @@
 //! What goes into a store and what comes out: plain data, the same for every backend.
 
+mod dead;
 mod history;
 
 use std::{net::IpAddr, sync::Arc};
@@ -17,6 +18,7 @@ use redrive_core::{
     webhook::Webhook,
 };
 
+pub use dead::*;
 pub use history::*;
 
 /// Who owns a lease: a number that one start of one node takes and nobody takes again.

@@ -79,6 +79,7 @@ pub(crate) const TABLE: &[Row] = &[
     row("POST", "/v1/deliveries/{id}/retry", Manage, "{}", 202),
     row("POST", "/v1/deliveries/{id}/cancel", Manage, "{}", 202),
     row("GET", "/v1/dlq", Read, "", 200),
+    row("GET", "/v1/dlq/stats", Read, "", 200),
     row("GET", "/v1/tenants", Admin, "", 200),
     row("POST", "/v1/tenants", Admin, r#"{"id": "made-by-the-matrix"}"#, 201),
     row("GET", "/v1/tenants/{id}", Admin, "", 200),

@@ -6,6 +6,7 @@ pub mod audit;
 pub mod auth;
 mod blocked;
 pub mod circuit;
+pub mod dead;
 pub mod deliveries;
 pub mod error;
 pub mod events;

@@ -13,6 +13,7 @@ use tokio_postgres::Row;
 use super::{
     Postgres, changes,
     convert::{Col, get, get_opt, plain},
+    dead,
     lanes::{self, Keys},
     record,
     session::{Failure, Session, Tx},
@@ -20,7 +21,8 @@ use super::{
     webhooks::{from_json, to_json},
 };
 use crate::{
-    Answer, Backlog, Change, Effects, Expiring, Failing, Gates, MinuteRollup, Outcome, Period, Runtime, Step,
+    Answer, Backlog, Change, Effects, Ended, EndedSlot, Expiring, Failing, Gates, MinuteRollup, Outcome,
+    Period, Runtime, Step,
 };
 
 macro_rules! troubled {
@@ -203,6 +205,24 @@ impl Gates for Postgres {
                 .await?;
             Ok(forgotten as usize)
         })
+    }
+
+    fn add_ended(&self, ended: Vec<EndedSlot>) -> Answer<'_, ()> {
+        Box::pin(async move {
+            self.write(|tx| {
+                let ended = &ended;
+                async move { dead::add(&tx, ended).await }
+            })
+            .await
+        })
+    }
+
+    fn ended(&self, tenant: TenantId, from: Time) -> Answer<'_, Vec<(Time, Ended)>> {
+        Box::pin(async move { self.read(|session| dead::ended(session, &tenant, from)).await })
+    }
+
+    fn forget_ended(&self, before: Time, limit: usize) -> Answer<'_, usize> {
+        Box::pin(async move { self.write(|tx| async move { dead::forget(&tx, before, limit).await }).await })
     }
 
     fn expiring(&self, now: Time, limit: usize) -> Answer<'_, Expiring> {

@@ -7,12 +7,12 @@ use tokio_postgres::{Row, types::ToSql};
 use super::{
     Postgres,
     convert::{Col, get, get_opt, plain, text_opt},
-    listing,
+    dead, listing,
     session::{Failure, Tx},
 };
 use crate::{
-    Answer, Attempt, Delivery, DeliveryCursor, DeliveryFilter, EventFilter, History, Listed, PageRequest,
-    PhaseTimings, StoreError, StoredAttempt, StoredEvent, lead::Lead,
+    Answer, Attempt, DeadCount, Delivery, DeliveryCursor, DeliveryFilter, EventFilter, History, Listed,
+    PageRequest, PhaseTimings, StoreError, StoredAttempt, StoredEvent, lead::Lead,
 };
 
 macro_rules! event {
@@ -207,6 +207,18 @@ impl History for Postgres {
                 self.read(|session| listing::deliveries(session, &tenant, way, &filter, page)).await?;
             listed.ok_or(StoreError::TooSlow)
         })
+    }
+
+    fn count_dead(
+        &self,
+        tenant: TenantId,
+        filter: DeliveryFilter,
+        bounds: [Time; 2],
+        most: usize,
+    ) -> Answer<'_, DeadCount> {
+        Box::pin(
+            async move { self.read(|session| dead::count(session, &tenant, &filter, bounds, most)).await },
+        )
     }
 
     fn attempts(&self, tenant: TenantId, delivery: DeliveryId) -> Answer<'_, Option<Vec<StoredAttempt>>> {

@@ -208,23 +208,23 @@ fn possible(types: &[String]) -> Option<Vec<String>> {
 }
 
 /// What a filter asks, as values.
-struct Asked {
-    webhooks: Option<Vec<Col<WebhookId>>>,
-    types: Option<Vec<String>>,
-    categories: Option<Vec<Col<FailureCategory>>>,
+pub(super) struct Asked {
+    pub(super) webhooks: Option<Vec<Col<WebhookId>>>,
+    pub(super) types: Option<Vec<String>>,
+    pub(super) categories: Option<Vec<Col<FailureCategory>>>,
     codes: (Option<i16>, Option<i16>),
     status: Option<Col<DeliveryStatus>>,
     leased: bool,
     failed: bool,
-    reasons: Option<Vec<Col<DeadReason>>>,
-    ways: Option<Vec<i32>>,
+    pub(super) reasons: Option<Vec<Col<DeadReason>>>,
+    pub(super) ways: Option<Vec<i32>>,
     key: Option<String>,
     key_id: Option<Col<EventId>>,
     subject: Option<String>,
 }
 
 impl Asked {
-    fn of(filter: &DeliveryFilter, lead: Lead) -> Self {
+    pub(super) fn of(filter: &DeliveryFilter, lead: Lead) -> Self {
         let status = match (filter.status, lead) {
             (Some(StatusFilter::Is(DeliveryStatus::InFlight)), _) => Some(DeliveryStatus::Pending),
             (Some(StatusFilter::Is(status)), _) => Some(status),

@@ -8,6 +8,7 @@ mod changes;
 mod claim;
 mod connect;
 mod convert;
+mod dead;
 mod gates;
 mod hints;
 mod history;
@@ -61,6 +62,7 @@ pub fn planned_statements() -> Vec<(String, String)> {
         &plain::PLANNED,
         &undelivered::PLANNED,
         &history::PLANNED,
+        &dead::PLANNED,
     ]
     .concat()
     .into_iter()

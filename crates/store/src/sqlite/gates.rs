@@ -11,11 +11,12 @@ use rusqlite::{OptionalExtension, Row, ToSql, Transaction};
 use super::{
     Sqlite, changes,
     convert::{Col, get, get_opt},
-    lanes, record,
+    dead, lanes, record,
     webhooks::{from_json, to_json},
 };
 use crate::{
-    Answer, Backlog, Change, Effects, Expiring, Failing, Gates, MinuteRollup, Outcome, Period, Runtime, Step,
+    Answer, Backlog, Change, Effects, Ended, EndedSlot, Expiring, Failing, Gates, MinuteRollup, Outcome,
+    Period, Runtime, Step,
 };
 
 /// The newest first, so that a page costs what it shows.
@@ -187,6 +188,18 @@ impl Gates for Sqlite {
 
     fn forget_rollups(&self, before: Time, limit: usize) -> Answer<'_, usize> {
         self.write(move |transaction| transaction.execute(FORGET_ROLLUPS, (Col(before), limit as i64)))
+    }
+
+    fn add_ended(&self, ended: Vec<EndedSlot>) -> Answer<'_, ()> {
+        self.write(move |transaction| dead::add(transaction, &ended))
+    }
+
+    fn ended(&self, tenant: TenantId, from: Time) -> Answer<'_, Vec<(Time, Ended)>> {
+        self.read(move |connection| dead::ended(connection, &tenant, from))
+    }
+
+    fn forget_ended(&self, before: Time, limit: usize) -> Answer<'_, usize> {
+        self.write(move |transaction| dead::forget(transaction, before, limit))
     }
 
     fn expiring(&self, now: Time, limit: usize) -> Answer<'_, Expiring> {

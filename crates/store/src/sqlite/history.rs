@@ -1,17 +1,17 @@
 //! Looking back: events, deliveries, attempts, dead letters. Every query names its tenant. Listings are in
 //! `listing.rs`.
 
-use redrive_core::{DeliveryId, EventId, TenantId, event::Event};
+use redrive_core::{DeliveryId, EventId, TenantId, Time, event::Event};
 use rusqlite::{OptionalExtension, Row};
 
 use super::{
     Sqlite,
     convert::{Col, get, get_opt},
-    listing,
+    dead, listing,
 };
 use crate::{
-    Answer, Attempt, Delivery, DeliveryCursor, DeliveryFilter, EventFilter, History, Listed, PageRequest,
-    PhaseTimings, StoreError, StoredAttempt, StoredEvent, lead::Lead,
+    Answer, Attempt, DeadCount, Delivery, DeliveryCursor, DeliveryFilter, EventFilter, History, Listed,
+    PageRequest, PhaseTimings, StoreError, StoredAttempt, StoredEvent, lead::Lead,
 };
 
 pub(super) const EVENT: &str =
@@ -159,6 +159,16 @@ impl History for Sqlite {
         let listed =
             self.read(move |connection| listing::deliveries(connection, &tenant, lead, &filter, &page, true));
         Box::pin(async move { listed.await?.ok_or(StoreError::TooSlow) })
+    }
+
+    fn count_dead(
+        &self,
+        tenant: TenantId,
+        filter: DeliveryFilter,
+        bounds: [Time; 2],
+        most: usize,
+    ) -> Answer<'_, DeadCount> {
+        self.read(move |connection| dead::count(connection, &tenant, &filter, bounds, most))
     }
 
     fn attempts(&self, tenant: TenantId, delivery: DeliveryId) -> Answer<'_, Option<Vec<StoredAttempt>>> {

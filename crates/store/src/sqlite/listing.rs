@@ -16,22 +16,22 @@ use crate::{
 
 /// A statement with its values, put together as they are asked for.
 #[derive(Default)]
-struct Sql {
-    text: String,
+pub(super) struct Sql {
+    pub(super) text: String,
     values: Vec<Box<dyn ToSql>>,
 }
 
 impl Sql {
-    fn new(text: impl Into<String>) -> Self {
+    pub(super) fn new(text: impl Into<String>) -> Self {
         Self { text: text.into(), values: Vec::new() }
     }
 
-    fn push(&mut self, text: &str) {
+    pub(super) fn push(&mut self, text: &str) {
         self.text.push_str(text);
     }
 
     /// Adds a condition; its `?` stands for the value.
-    fn and(&mut self, condition: &str, value: impl ToSql + 'static) {
+    pub(super) fn and(&mut self, condition: &str, value: impl ToSql + 'static) {
         self.push(" AND ");
         self.push(condition);
         self.values.push(Box::new(value));
@@ -50,7 +50,7 @@ impl Sql {
     }
 
     /// Adds that a column has one of these values, unless there are none.
-    fn and_any<T: ToSql + 'static>(&mut self, column: &str, values: impl IntoIterator<Item = T>) {
+    pub(super) fn and_any<T: ToSql + 'static>(&mut self, column: &str, values: impl IntoIterator<Item = T>) {
         let values: Vec<_> = values.into_iter().map(|value| Box::new(value) as Box<dyn ToSql>).collect();
         if !values.is_empty() {
             let places = vec!["?"; values.len()].join(", ");
@@ -59,7 +59,7 @@ impl Sql {
         }
     }
 
-    fn values(&self) -> Vec<&dyn ToSql> {
+    pub(super) fn values(&self) -> Vec<&dyn ToSql> {
         self.values.iter().map(|value| &**value).collect()
     }
 }
@@ -220,7 +220,9 @@ fn ask_delivery(sql: &mut Sql, filter: &DeliveryFilter) {
 }
 
 /// A way to die as one number.
-fn way_code((reason, kind): (redrive_core::DeadReason, Option<redrive_core::FailureCategory>)) -> i64 {
+pub(super) fn way_code(
+    (reason, kind): (redrive_core::DeadReason, Option<redrive_core::FailureCategory>),
+) -> i64 {
     i64::from(reason.code()) * 100 + i64::from(kind.map_or(0, Code::code))
 }
 
@@ -370,5 +372,6 @@ pub(super) fn planned() -> Vec<(String, String)> {
         planned.extend(leading.map(|leading| (format!("events {name}: leading"), leading.text)));
         planned.push((format!("events {name}: wanted"), wanted.text));
     }
+    planned.extend(super::dead::planned());
     planned
 }

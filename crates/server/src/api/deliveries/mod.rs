@@ -15,7 +15,11 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-pub(super) use self::{attempt::AttemptView, query::DeliveryQuery, view::DeliveryView};
+pub(super) use self::{
+    attempt::AttemptView,
+    query::{DeadQuery, DeliveryQuery},
+    view::DeliveryView,
+};
 use super::{
     AppState,
     events::TenantQuery,

@@ -56,6 +56,50 @@ pub(in crate::api) struct DeliveryQuery {
     pub(in crate::api) tenant_id: Option<String>,
 }
 
+/// Which dead letters to count.
+#[derive(Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(in crate::api) struct DeadQuery {
+    /// Only to this webhook, or one of these: up to 50, separated by commas, or the parameter repeated.
+    #[param(value_type = Option<Vec<String>>)]
+    webhook_id: Option<List<WebhookId>>,
+    /// Only of this event type, or one of these.
+    #[param(value_type = Option<Vec<String>>)]
+    event_type: Option<List<String>>,
+    /// Only with this kind of last failure, or one of these.
+    #[param(value_type = Option<Vec<String>>)]
+    failure_category: Option<List<FailureCategory>>,
+    /// Only dead for this reason, or one of these.
+    #[param(value_type = Option<Vec<String>>)]
+    dead_reason: Option<List<DeadReason>>,
+    /// Only those that may well succeed when they are sent again as they are (`true`), or not (`false`).
+    recoverable: Option<bool>,
+    /// Only of events from this time on (RFC 3339).
+    #[param(value_type = Option<String>)]
+    from: Option<Time>,
+    /// Only of events before this time (RFC 3339).
+    #[param(value_type = Option<String>)]
+    to: Option<Time>,
+    /// The tenant to act for; admin keys only.
+    pub(in crate::api) tenant_id: Option<String>,
+}
+
+impl DeadQuery {
+    pub(in crate::api) fn filter(&self) -> DeliveryFilter {
+        DeliveryFilter {
+            webhooks: List::values(&self.webhook_id),
+            event_types: List::values(&self.event_type),
+            failure_categories: List::values(&self.failure_category),
+            dead_reasons: List::values(&self.dead_reason),
+            recoverable: self.recoverable,
+            from: self.from,
+            to: self.to,
+            ..DeliveryFilter::default()
+        }
+    }
+}
+
 fn status_filter(text: &str) -> Result<StatusFilter, Problem> {
     if text == "failed" {
         return Ok(StatusFilter::Failed);

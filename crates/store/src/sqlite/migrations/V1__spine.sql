@@ -120,6 +120,17 @@ CREATE TABLE rollups (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX rollups_by_minute ON rollups (minute);
 
+-- How many deliveries of a tenant ended in each few minutes, and how.
+CREATE TABLE ended (
+    tenant    TEXT NOT NULL,
+    slot      INTEGER NOT NULL,
+    delivered INTEGER NOT NULL,
+    dead      INTEGER NOT NULL,
+    cancelled INTEGER NOT NULL,
+    PRIMARY KEY (tenant, slot)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX ended_by_slot ON ended (slot);
+
 -- A table with row ids, unlike the others: rows are large and only ever appended, which is cheap there, while
 -- a tree ordered by id would be rebalanced every few inserts. Every look-up names the tenant.
 CREATE TABLE events (
@@ -273,7 +284,8 @@ CREATE TABLE dead (
     reason     INTEGER NOT NULL,
     died_at    INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX dead_by_tenant ON dead (tenant, delivery);
+-- With all that is counted, so that counting reads nothing else.
+CREATE INDEX dead_by_tenant ON dead (tenant, delivery, webhook, event_type, category, reason, died_at);
 CREATE INDEX dead_by_webhook ON dead (webhook, delivery);
 CREATE INDEX dead_by_type ON dead (tenant, event_type, delivery);
 CREATE INDEX dead_by_category ON dead (tenant, category, delivery) WHERE category IS NOT NULL;
