@@ -3,9 +3,12 @@
 // A test that cannot go on should panic.
 #![allow(clippy::unwrap_used)]
 
-use redrive_testkit::{Api, Receiver, Redrive, Reply};
+use std::collections::BTreeSet;
+
+use redrive_testkit::{Api, Postgres, Receiver, Redrive, Reply, Setup};
 use redrive_tests::{column, deliveries_of, delivery_is, entries, id, text};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Everything a listing gives, page by page.
 async fn all(api: &Api, path: &str) -> Vec<Value> {
@@ -202,4 +205,155 @@ async fn dead_letters_are_counted_by_age_kind_and_place() {
     let stats = api.get("/v1/dlq/stats").await.expect(200);
     assert!(stats["entries"]["last_hour"]["dead"].as_u64() >= Some(6));
     assert_eq!(api.get("/v1/dlq/stats?subject=x").await.status, 400);
+}
+
+#[tokio::test]
+async fn an_attempt_tells_everything_about_itself() {
+    let receiver =
+        Receiver::with(|_| Reply::status(503).header("x-answer", "not now").body("try later")).await;
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let config = json!({"retry_config": {"schedule": [0, 3600]}, "headers": {"x-own": "a secret"}});
+    let webhook = api.create_webhook(&receiver.url(), config).await;
+    let event = api.publish("order.created", json!({})).await;
+    let delivery = deliveries_of(&api, &event).await.remove(0);
+    let path = format!("/v1/deliveries/{}/attempts", id(&delivery));
+    let tried =
+        api.eventually("an attempt", &path, |page| page["data"].as_array().is_some_and(|all| all.len() == 1));
+    let attempt = entries(&tried.await).remove(0);
+    for (field, expected) in [
+        ("number", json!(1)),
+        ("status", json!("failed")),
+        ("failure_category", json!("server_error")),
+        ("http_status_code", json!(503)),
+        ("response_body_sample", json!("try later")),
+        ("error_message", json!("the endpoint answered 503")),
+        ("retry_reason", json!("server_error")),
+        ("circuit_state_at_attempt", json!("closed")),
+        ("delivery_id", delivery["id"].clone()),
+        ("event_id", event["id"].clone()),
+        ("webhook_id", webhook["id"].clone()),
+    ] {
+        assert_eq!(attempt[field], expected, "{field}");
+    }
+    for time in ["scheduled_at", "executed_at", "next_retry_at"] {
+        assert!(attempt[time].is_string(), "{time}: {attempt}");
+    }
+    for span in ["connect_ms", "ttfb_ms", "duration_ms"] {
+        assert!(attempt[span].is_number(), "{span}: {attempt}");
+    }
+    assert!(attempt["dns_ms"].is_null() && attempt["tls_ms"].is_null(), "neither was needed: {attempt}");
+    assert!(!text(&attempt["worker"]).is_empty());
+    let value = |list: &str, name: &str| {
+        let headers = attempt[list].as_array().unwrap().iter();
+        headers
+            .filter(|header| header["name"] == name)
+            .map(|header| header["value"].clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(value("request_headers", "webhook-id"), [event["id"].clone()]);
+    for secret in ["webhook-signature", "x-webhook-signature", "x-own"] {
+        assert_eq!(value("request_headers", secret), ["[redacted]"], "{secret}");
+    }
+    assert_eq!(value("response_headers", "x-answer"), ["not now"]);
+    let of_event = api.get(&format!("/v1/events/{}/attempts", id(&event))).await.expect(200);
+    assert_eq!(entries(&of_event), [attempt]);
+}
+
+/// Publishes so many events, each with some KiB of data, to nobody or to webhooks that are paused.
+async fn publish_many(api: &Api, count: usize, event_type: &str) -> Vec<String> {
+    let mut ids = Vec::new();
+    let pad = "x".repeat(4 << 10);
+    for start in (0..count).step_by(1_000) {
+        let event = |n: usize| json!({"event_type": event_type, "data": {"n": n, "pad": pad}});
+        let events: Vec<_> = (start..(start + 1_000).min(count)).map(event).collect();
+        let answer = api.post("/v1/events/batch", json!({"events": events})).await.expect(202);
+        ids.extend(answer["results"].as_array().unwrap().iter().map(|one| id(one).to_owned()));
+    }
+    ids
+}
+
+/// The most memory that a process has had, in KiB.
+fn high_water(redrive: &Redrive) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", redrive.pid())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+async fn exports_are_whole(redrive: &Redrive) {
+    let api = redrive.api();
+    let receiver = Receiver::start().await;
+    let webhook = api.create_webhook(&receiver.url(), json!({"events": ["export.*"]})).await;
+    api.post(&format!("/v1/webhooks/{}/pause", id(&webhook)), json!({})).await.expect(200);
+    let there: BTreeSet<_> = publish_many(&api, 20_000, "export.this").await.into_iter().collect();
+    let noise = tokio::spawn({
+        let api = api.clone();
+        async move {
+            loop {
+                publish_many(&api, 10, "export.other").await;
+            }
+        }
+    });
+    let before = high_water(redrive);
+    for (path, member) in [("/v1/events/export", "id"), ("/v1/deliveries/export?webhook_id", "event_id")] {
+        let path = path.replace("webhook_id", &format!("webhook_id={}", id(&webhook)));
+        let answer = api.get(&path).await;
+        assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/x-ndjson")));
+        let lines: Vec<Value> = answer
+            .body
+            .split(|byte| *byte == b'\n')
+            .filter(|line| !line.is_empty())
+            .map(|line| serde_json::from_slice(line).unwrap())
+            .collect();
+        let ids: BTreeSet<_> = lines.iter().map(|line| text(&line[member]).to_owned()).collect();
+        assert_eq!(ids.len(), lines.len(), "nothing twice: {path}");
+        assert!(there.is_subset(&ids), "nothing is missing: {path}");
+    }
+    let csv = api.get("/v1/events/export?format=csv&event_type=export.this").await;
+    let csv = String::from_utf8(csv.body.to_vec()).unwrap();
+    assert_eq!(csv.matches("\r\n").count(), 20_001, "a head and a line for each");
+    assert!(csv.starts_with("id,event_type,timestamp,"));
+    noise.abort();
+    let grown = high_water(redrive) - before;
+    // Each export of events is more than 80 MiB.
+    assert!(grown < 48 << 10, "exports took {grown} KiB of memory");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_is_whole_whatever_is_written_meanwhile_and_takes_little_memory() {
+    exports_are_whole(&Redrive::start().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_from_postgres_is_whole_as_well() {
+    let database = Postgres::shared().await;
+    exports_are_whole(&Redrive::start_with(Setup::new().database_url(database.url())).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn exports_that_nobody_reads_are_cut_off_and_hold_others_up_no_longer() {
+    let redrive = Redrive::start_with(Setup::new().env("REDRIVE_SERVER_WRITE_TIMEOUT", "2s")).await;
+    let api = redrive.api();
+    publish_many(&api, 10_000, "export.this").await;
+    let mut unread = Vec::new();
+    for _ in 0..2 {
+        let mut stream = tokio::net::TcpStream::connect(redrive.address()).await.unwrap();
+        let key = redrive.key();
+        let head =
+            format!("GET /v1/events/export HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        // It has begun once something of it comes.
+        let mut first = [0; 12];
+        stream.read_exact(&mut first).await.unwrap();
+        assert_eq!(&first, b"HTTP/1.1 200");
+        unread.push(stream);
+    }
+    let refused = api.get("/v1/dlq/export").await;
+    assert_eq!((refused.status, refused.json()["code"].clone()), (429, json!("too_many_exports")));
+    assert!(refused.header("retry-after").is_some());
+    // Nobody reads and nobody hangs up, and yet there is a place again.
+    while api.get("/v1/dlq/export").await.status != 200 {}
+    let mut rest = Vec::new();
+    let _ = unread[0].read_to_end(&mut rest).await;
+    assert!(!rest.ends_with(b"0\r\n\r\n"), "what was cut off does not look whole");
 }

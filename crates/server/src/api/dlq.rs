@@ -1,6 +1,6 @@
 //! `/v1/dlq`: deliveries that were given up on and not redriven yet.
 
-use axum::extract::State;
+use axum::{extract::State, response::Response};
 use redrive_core::{FailureCategory, WebhookId};
 use redrive_store::Ended;
 use serde::Serialize;
@@ -9,7 +9,8 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     AppState,
-    deliveries::{DeadQuery, DeliveryQuery, DeliveryView, cursor_of},
+    deliveries::{COLUMNS, DeadQuery, DeliveryQuery, DeliveryView, ExportQuery, cursor_of},
+    export::stream,
     extract::{May, Query, Reads},
     page::Page,
     problem::{Problem, ReadProblems},
@@ -17,7 +18,7 @@ use super::{
 use crate::app::dead::{DeadStats, Tally};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(stats))
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(stats)).routes(routes!(export))
 }
 
 /// List dead deliveries
@@ -34,6 +35,25 @@ async fn list(
     let paging = query.paging();
     let dead = app.list_dead(tenant, query.filter()?, paging.request()?).await?;
     Ok(axum::Json(paging.page_of(dead, cursor_of, DeliveryView::from)))
+}
+
+/// Export dead deliveries
+///
+/// Everything that the filter wants, newest event first, as one long answer. One that is broken off was not whole.
+#[utoipa::path(
+    get, path = "/v1/dlq/export", tag = "dlq", params(ExportQuery),
+    responses(
+        (status = 200, content((DeliveryView = "application/x-ndjson"), (String = "text/csv"))), ReadProblems,
+    ),
+)]
+async fn export(
+    State(app): State<AppState>,
+    May(caller, _): May<Reads>,
+    Query(query): Query<ExportQuery>,
+) -> Result<Response, Problem> {
+    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
+    let pages = app.export_deliveries(tenant, query.filter()?, true)?;
+    Ok(stream::<_, DeliveryView>("dead-letters", query.format, COLUMNS, pages))
 }
 
 /// How many dead letters there are, since when, where and why.

@@ -85,6 +85,11 @@ async fn of_tenant(picture: &mut Picture, store: &dyn Store, tenant: &TenantId) 
         picture.all("attempt", attempts.unwrap());
     }
     picture.all("dead", store.list_dead(tenant.clone(), filter(), page(1000)).await.unwrap().found);
+    picture.all("ended", store.ended(tenant.clone(), Time::default()).await.unwrap());
+    let counted = store.count_dead(tenant.clone(), filter(), [at(100), at(50)], 1000).await.unwrap();
+    let mut groups: Vec<_> = counted.groups.iter().map(|group| format!("{group:?}")).collect();
+    groups.sort();
+    picture.all("dead, counted", groups);
     for webhook in webhooks {
         picture.all("webhook, deleted or not", store.webhooks_by_id(vec![webhook]).await.unwrap());
         picture.add("backlog", &store.backlog(webhook, at(150), 1000).await.unwrap());

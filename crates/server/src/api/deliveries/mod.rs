@@ -17,12 +17,13 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 pub(super) use self::{
     attempt::AttemptView,
-    query::{DeadQuery, DeliveryQuery},
+    query::{DeadQuery, DeliveryQuery, ExportQuery},
     view::DeliveryView,
 };
 use super::{
     AppState,
     events::TenantQuery,
+    export::stream,
     extract::{Id, Ids, Manages, May, OptionalJson, Query, Reads},
     page::{Page, Paging},
     problem::{ChangeProblems, Problem, ReadProblems},
@@ -32,6 +33,7 @@ use crate::app::{App, AppError, deliveries::Seen};
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(list))
+        .routes(routes!(export))
         .routes(routes!(get))
         .routes(routes!(attempts))
         .routes(routes!(retry))
@@ -77,6 +79,54 @@ async fn list(
 ) -> Result<axum::Json<Page<DeliveryView>>, Problem> {
     let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
     page_of(&app, tenant, query.filter()?, &query.paging()).await.map(axum::Json)
+}
+
+/// What a table of deliveries has.
+pub(super) const COLUMNS: &[&str] = &[
+    "id",
+    "event_id",
+    "event_type",
+    "webhook_id",
+    "round",
+    "status",
+    "priority",
+    "attempt_count",
+    "max_attempts",
+    "last_status_code",
+    "failure_category",
+    "last_error",
+    "dead_reason",
+    "likely_recoverable",
+    "recovery_hint",
+    "cancel_reason",
+    "waiting_on",
+    "next_attempt_at",
+    "replay_of",
+    "redriven_as",
+    "created_at",
+    "delivered_at",
+    "dead_at",
+    "cancelled_at",
+    "tenant_id",
+];
+
+/// Export deliveries
+///
+/// Everything that the filter wants, newest event first, as one long answer. One that is broken off was not whole.
+#[utoipa::path(
+    get, path = "/v1/deliveries/export", tag = "deliveries", params(ExportQuery),
+    responses(
+        (status = 200, content((DeliveryView = "application/x-ndjson"), (String = "text/csv"))), ReadProblems,
+    ),
+)]
+async fn export(
+    State(app): State<AppState>,
+    May(caller, _): May<Reads>,
+    Query(query): Query<ExportQuery>,
+) -> Result<Response, Problem> {
+    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
+    let pages = app.export_deliveries(tenant, query.filter()?, false)?;
+    Ok(stream::<_, DeliveryView>("deliveries", query.format, COLUMNS, pages))
 }
 
 /// List a webhook's deliveries
