@@ -60,8 +60,10 @@ FROM (SELECT array_agg(id ORDER BY id) AS ids FROM webhooks WHERE NOT deleted) A
 ANALYZE past;
 
 -- As large as the load's events: 512 bytes of data.
-INSERT INTO events (id, tenant, seq, event_type, timestamp, priority, data)
-SELECT event, 'default', next_seq + n, 'bench.history', ms, 2,
+-- One in a hundred has a subject and a key, and one in ten thousand is of a type that is rare.
+INSERT INTO events (id, tenant, seq, event_type, timestamp, idempotency_key, subject, priority, data)
+SELECT event, 'default', next_seq + n, CASE WHEN n % 10000 = 7 THEN 'bench.rare' ELSE 'bench.history' END, ms,
+       CASE WHEN n % 100 = 7 THEN 'key-' || n END, CASE WHEN n % 100 = 7 THEN 'subject-' || n % 1000 END, 2,
        convert_to(rpad('{"seq":"' || lpad(n::text, 22, '0') || '","pad":"', 510, 'x') || '"}', 'UTF8')
 FROM past, tenants WHERE tenants.id = 'default' ORDER BY n;
 UPDATE tenants SET next_seq = next_seq + :n WHERE id = 'default';
@@ -73,9 +75,11 @@ SELECT delivery, 'default', event, webhook, 1, CASE WHEN died THEN 3 ELSE 2 END,
        CASE WHEN died THEN 500 ELSE 200 END, CASE WHEN died THEN 2 END,
        CASE WHEN died THEN 'the endpoint answered 500'::bytea END, CASE WHEN died THEN 2 END, ms, ms + 2
 FROM past ORDER BY n;
-INSERT INTO dead (delivery, tenant) SELECT delivery, 'default' FROM past WHERE died ORDER BY n;
-INSERT INTO undelivered (delivery, tenant, webhook, status, category)
-SELECT delivery, 'default', webhook, 3, 2 FROM past WHERE died ORDER BY n;
+INSERT INTO dead (delivery, tenant, webhook, event_type, category, reason, died_at)
+SELECT delivery, 'default', webhook, CASE WHEN n % 10000 = 7 THEN 'bench.rare' ELSE 'bench.history' END, 2, 2, ms + 2
+FROM past WHERE died ORDER BY n;
+INSERT INTO undelivered (delivery, tenant, webhook, status, category, code)
+SELECT delivery, 'default', webhook, 3, 2, 500 FROM past WHERE died ORDER BY n;
 
 -- Status 1 is success, 3 exhausted.
 INSERT INTO attempts (delivery, number, id, status, failure_category, http_status_code, error_message,

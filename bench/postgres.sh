@@ -133,6 +133,11 @@ fill_history() {
         say 'self-check: the tables of the relay are others, and stay empty'
         return
     fi
+    if [[ $store == sqlite ]]; then
+        python3 "$here/fill_history.py" "$dir/redrive.db" "$history" 60 || fail redrive 'was not filled'
+        record case=filled "deliveries=$history" "database_bytes=$(database_bytes "$dir")" </dev/null
+        return
+    fi
     psql_of filled
     "${psql[@]}" -v "n=$history" -v days=60 -f "$here/fill_history.sql" >>"$work/postgres.log" 2>&1 ||
         fail postgres 'was not filled'

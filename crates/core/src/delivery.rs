@@ -83,11 +83,6 @@ impl DeadReason {
             Self::Expired => "expired",
         }
     }
-
-    /// Whether redriving it later, with nothing else changed, may well succeed.
-    pub fn likely_recoverable(self) -> bool {
-        matches!(self, Self::Exhausted | Self::Expired)
-    }
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ pub mod outcome;
 pub mod pace;
 pub mod quota;
 pub mod reach;
+pub mod recovery;
 pub mod retention;
 pub mod retry;
 pub mod share;

@@ -31,14 +31,15 @@ impl Engine {
             let filter = DeliveryFilter { event: Some(event), status: pending, ..DeliveryFilter::default() };
             let page = PageRequest { after, offset: 0, limit: STEP as u32 };
             let found = self.0.store.list_deliveries(tenant.clone(), filter, page).await?;
-            for delivery in &found {
+            for delivery in &found.found {
                 self.cancel(tenant.clone(), delivery.id, delivery.webhook, ERASED.into()).await?;
             }
-            match found.last() {
-                Some(last) if found.len() == STEP => {
-                    after = Some(DeliveryCursor { event: last.event, delivery: last.id });
-                }
-                _ => return Ok(()),
+            let last = found.found.last().filter(|_| found.found.len() == STEP);
+            let last = last.map(|last| DeliveryCursor { event: last.event, delivery: last.id });
+            // A page of what is rare may end early, and there may be more.
+            after = found.stopped.or(last);
+            if after.is_none() {
+                return Ok(());
             }
         }
     }

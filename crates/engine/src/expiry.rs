@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use redrive_core::{
-    DeadReason, TenantId, Time, WebhookId, decide,
+    DeadReason, DeliveryStatus, TenantId, Time, WebhookId, decide,
     webhook::{Webhook, WebhookState},
 };
 use redrive_store::{Next, StoreError};
@@ -80,6 +80,7 @@ impl Inner {
             for _ in 0..step.moved {
                 self.metrics.expired();
             }
+            self.health.ended(&hook.tenant.id, DeliveryStatus::Dead, step.moved as u64, now);
             if step.finished {
                 tracing::info!(%webhook, "deliveries that waited for too long are given up on");
                 self.alarm.ring();

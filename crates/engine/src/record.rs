@@ -288,6 +288,7 @@ impl Inner {
             }
             Next::Cancelled { .. } => DeliveryStatus::Cancelled,
         };
+        self.health.ended(&outcome.tenant, status, 1, outcome.at);
         match &outcome.attempt {
             Some(attempt) => self.metrics.attempted(attempt.number, status, attempt.failure_category),
             None => self.metrics.ended_unsent(status),

@@ -104,7 +104,7 @@ impl Engine {
     ) -> Result<Vec<NewRound>, StoreError> {
         let filter = DeliveryFilter { event: Some(event), ..DeliveryFilter::default() };
         let page = PageRequest { after: None, offset: 0, limit: MOST };
-        let former = self.0.store.list_deliveries(tenant.clone(), filter, page).await?;
+        let former = self.0.store.list_deliveries(tenant.clone(), filter, page).await?.found;
         let mut webhooks: Vec<WebhookId> = former.into_iter().map(|delivery| delivery.webhook).collect();
         webhooks.sort_unstable();
         webhooks.dedup();

@@ -171,7 +171,8 @@ async fn what_is_held_back_for_too_long_is_given_up_on() {
         .await;
     assert_eq!(world.waiting_on().await, BTreeMap::from([("paused", 2)]));
     let page = PageRequest { after: None, offset: 0, limit: 100 };
-    let dead = world.store.list_dead(TenantId::default(), DeliveryFilter::default(), page).await.unwrap();
+    let dead =
+        world.store.list_dead(TenantId::default(), DeliveryFilter::default(), page).await.unwrap().found;
     assert_eq!(dead.len(), 6);
     assert_eq!(receiver.count(), 0);
 }
@@ -350,7 +351,8 @@ async fn work_of_a_pool_that_nobody_serves_waits_in_plain_sight() {
     world.a_moment().await;
     assert_eq!(receiver.count(), 0);
     let page = PageRequest { after: None, offset: 0, limit: 10 };
-    let waiting = world.store.list_deliveries(other.clone(), DeliveryFilter::default(), page).await.unwrap();
+    let waiting =
+        world.store.list_deliveries(other.clone(), DeliveryFilter::default(), page).await.unwrap().found;
     let why = world.engine.waiting(&waiting[0]).await.unwrap().unwrap();
     assert_eq!(why.on.name(), "pool");
     assert!(why.explanation.contains("heavy"), "{why:?}");

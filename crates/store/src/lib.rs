@@ -9,6 +9,7 @@ mod codes;
 pub mod conformance;
 pub mod copy;
 mod error;
+mod lead;
 mod model;
 pub mod postgres;
 mod sealed;
@@ -119,6 +120,12 @@ pub trait Gates {
     fn last_success(&self, webhook: WebhookId) -> Answer<'_, Option<Time>>;
     /// Forgets up to `limit` minutes that lie before this time.
     fn forget_rollups(&self, before: Time, limit: usize) -> Answer<'_, usize>;
+    /// Adds to how many deliveries of tenants have ended.
+    fn add_ended(&self, ended: Vec<EndedSlot>) -> Answer<'_, ()>;
+    /// How many deliveries of a tenant ended in slots from this time on, each slot on its own.
+    fn ended(&self, tenant: TenantId, from: Time) -> Answer<'_, Vec<(Time, Ended)>>;
+    /// Forgets up to `limit` slots that lie before this time.
+    fn forget_ended(&self, before: Time, limit: usize) -> Answer<'_, usize>;
     /// Webhooks that were to be disabled by now.
     fn expiring(&self, now: Time, limit: usize) -> Answer<'_, Expiring>;
 }
@@ -181,13 +188,13 @@ pub trait Tenancy {
 pub trait History {
     /// One event.
     fn event(&self, tenant: TenantId, id: EventId) -> Answer<'_, Option<StoredEvent>>;
-    /// Events, newest first.
+    /// Events, newest first. A cursor and what follows it stay what they are, whatever is written meanwhile.
     fn list_events(
         &self,
         tenant: TenantId,
         filter: EventFilter,
         page: PageRequest<EventId>,
-    ) -> Answer<'_, Vec<StoredEvent>>;
+    ) -> Answer<'_, Listed<StoredEvent, EventId>>;
     /// One delivery.
     fn delivery(&self, tenant: TenantId, id: DeliveryId) -> Answer<'_, Option<Delivery>>;
     /// Deliveries, newest event first.
@@ -196,14 +203,24 @@ pub trait History {
         tenant: TenantId,
         filter: DeliveryFilter,
         page: PageRequest<DeliveryCursor>,
-    ) -> Answer<'_, Vec<Delivery>>;
+    ) -> Answer<'_, Listed<Delivery, DeliveryCursor>>;
     /// Dead deliveries that were not redriven, newest event first.
     fn list_dead(
         &self,
         tenant: TenantId,
         filter: DeliveryFilter,
-        page: PageRequest<DeliveryId>,
-    ) -> Answer<'_, Vec<Delivery>>;
+        page: PageRequest<DeliveryCursor>,
+    ) -> Answer<'_, Listed<Delivery, DeliveryCursor>>;
+    /// Counts dead letters, no more than `most` of them. Of a filter, only what is about webhooks, event types,
+    /// failure categories, reasons, recoverability and times counts. `bounds` are times from the latest to the
+    /// earliest, by which ages are told apart.
+    fn count_dead(
+        &self,
+        tenant: TenantId,
+        filter: DeliveryFilter,
+        bounds: [Time; 2],
+        most: usize,
+    ) -> Answer<'_, DeadCount>;
     /// The attempts of a delivery, first to last. None: no such delivery.
     fn attempts(&self, tenant: TenantId, delivery: DeliveryId) -> Answer<'_, Option<Vec<StoredAttempt>>>;
     /// The attempts of all deliveries of an event, oldest delivery first. None: no such event.

@@ -1,5 +1,7 @@
 //! What goes into a store and what comes out: plain data, the same for every backend.
 
+mod dead;
+mod history;
 mod keeping;
 mod operations;
 
@@ -18,6 +20,8 @@ use redrive_core::{
     webhook::Webhook,
 };
 
+pub use dead::*;
+pub use history::*;
 pub use keeping::*;
 pub use operations::*;
 
@@ -619,47 +623,6 @@ pub struct StoredAttempt {
     pub attempt: Attempt,
 }
 
-/// Which status a listing of deliveries is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StatusFilter {
-    /// Exactly this one; `Pending` takes in what is in flight.
-    Is(DeliveryStatus),
-    /// At least one failed attempt, and not delivered.
-    Failed,
-}
-
-/// Which deliveries to list.
-#[derive(Clone, Debug, Default)]
-pub struct DeliveryFilter {
-    /// Only to this webhook.
-    pub webhook: Option<WebhookId>,
-    /// Only of this event.
-    pub event: Option<EventId>,
-    /// Only in this status.
-    pub status: Option<StatusFilter>,
-    /// Only of this event type.
-    pub event_type: Option<String>,
-    /// Only with this kind of last failure.
-    pub failure_category: Option<FailureCategory>,
-    /// Only of events from this time on.
-    pub from: Option<Time>,
-    /// Only of events before this time.
-    pub to: Option<Time>,
-}
-
-/// Which events to list.
-#[derive(Clone, Debug, Default)]
-pub struct EventFilter {
-    /// Only of this type.
-    pub event_type: Option<String>,
-    /// Only about this subject.
-    pub subject: Option<String>,
-    /// Only from this time on.
-    pub from: Option<Time>,
-    /// Only before this time.
-    pub to: Option<Time>,
-}
-
 /// Which part of a listing to give, newest first.
 #[derive(Clone, Copy, Debug)]
 pub struct PageRequest<C> {
@@ -669,15 +632,6 @@ pub struct PageRequest<C> {
     pub offset: u32,
     /// At most so many.
     pub limit: u32,
-}
-
-/// Where a listing of deliveries stopped: it is ordered by event, then by delivery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeliveryCursor {
-    /// The event of the last one.
-    pub event: EventId,
-    /// The last one.
-    pub delivery: DeliveryId,
 }
 
 /// What became of a request to deliver something again.

@@ -158,7 +158,7 @@ async fn keys_and_sequences_go_on_where_they_were() {
     let changes = {
         use redrive_store::{History, Webhooks};
         let last = target.list_events(bench.tenant.clone(), Default::default(), page(1000)).await.unwrap();
-        let last = last.iter().map(|event| event.sequence_number).max().unwrap();
+        let last = last.found.iter().map(|event| event.sequence_number).max().unwrap();
         (target.config_changes(bench.tenant.clone(), 0, 1000).await.unwrap().unwrap().version, last)
     };
     for (key, body, expected) in

@@ -67,8 +67,10 @@ const LARGE: [&str; 9] = [
     "rollups",
 ];
 
-/// What is sorted is what was asked for by name, or what one order has under way.
-const SORTED: [&str; 4] = [
+/// What is sorted is what was asked for by name, what one order has under way, or the bounded number of rows that
+/// one step of a listing looks at (`c`).
+const SORTED: [&str; 5] = [
+    "Sort Key: c.id DESC",
     "Sort Key: l.webhook, l.lane",
     "Sort Key: k.webhook, k.lane",
     "Sort Key: k_2.webhook, k_2.lane",
@@ -87,11 +89,14 @@ fn faults<'a>(name: &str, plan: &'a str) -> Vec<&'a str> {
     let among_pending =
         ["deliveries that are not over", "deliveries under way", "walk what is pending"].contains(&name);
     let sorts = |at: usize| {
-        // One event's deliveries are as many as it fans out to.
-        name != "deliveries of an event"
-            && !among_pending
+        !among_pending
             && lines[at].starts_with("Sort  ")
             && !lines.get(at + 1).is_some_and(|key| SORTED.iter().any(|allowed| key.starts_with(allowed)))
+            && !lines
+                .get(at + 2)
+                .is_some_and(|of| of.starts_with("CTE Scan on c") || of.starts_with("Limit  "))
+            // So many of each key that is named.
+            && !lines.iter().skip(at + 2).take(4).any(|of| of.starts_with("Function Scan on unnest leg"))
     };
     // A walk through a whole index is as bad.
     let walks = |at: usize| {
@@ -118,7 +123,7 @@ async fn assert_plans(database: &Database) {
     tokio::spawn(connection);
     for (name, statement) in postgres::planned_statements() {
         let plan = plan(&client, &statement).await;
-        assert_eq!(faults(name, &plan), [] as [&str; 0], "{name}\n{statement}\n{plan}");
+        assert_eq!(faults(&name, &plan), [] as [&str; 0], "{name}\n{statement}\n{plan}");
     }
 }
 

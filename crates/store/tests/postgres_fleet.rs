@@ -153,8 +153,12 @@ async fn nodes_that_do_everything_at_once_lose_nothing() {
     }
     // Whatever is left, such as what an order still has behind it, is delivered: nothing is lost.
     bench.drain().await;
-    let events =
-        bench.store().list_events(bench.tenant.clone(), Default::default(), page(10_000)).await.unwrap();
+    let events = bench
+        .store()
+        .list_events(bench.tenant.clone(), Default::default(), page(10_000))
+        .await
+        .unwrap()
+        .found;
     let numbers: BTreeSet<_> = events.iter().map(|stored| stored.sequence_number).collect();
     assert_eq!(numbers.len() as u64, EVENTS, "one number each, over all nodes");
 }

@@ -245,7 +245,7 @@ async fn what_was_acknowledged_is_in_the_files() {
             .unwrap();
     let store: &dyn Store = &store;
     assert_eq!(store.vitals().await.unwrap().waiting, [0, 50, 0]);
-    let events = store.list_events(bench.tenant.clone(), Default::default(), page(100)).await.unwrap();
+    let events = store.list_events(bench.tenant.clone(), Default::default(), page(100)).await.unwrap().found;
     let numbers: BTreeSet<_> = events.iter().map(|stored| stored.sequence_number).collect();
     assert_eq!(numbers, (1..=50).collect());
 }
@@ -331,7 +331,7 @@ async fn a_full_disk_refuses_and_loses_nothing() {
             .unwrap();
     let store: &dyn Store = &store;
     let tenant = redrive_core::TenantId::parse("acme").unwrap();
-    let events = store.list_events(tenant, Default::default(), page(10_000)).await.unwrap();
+    let events = store.list_events(tenant, Default::default(), page(10_000)).await.unwrap().found;
     let stored: BTreeSet<_> = events.iter().map(|stored| stored.event.id.to_string()).collect();
     assert_eq!(stored, acknowledged.lines().map(str::to_owned).collect());
     assert_eq!(store.ping().await, Ok(()), "with room again, it works again");
@@ -488,5 +488,35 @@ async fn what_was_erased_is_in_no_file() {
         let erased = [0, 1, 4].contains(&n);
         assert_eq!(holds(&format!("secret-{n}")), !erased, "{n}");
         assert_eq!(holds(&format!("meta-{n}")), !erased, "{n}");
+    }
+}
+
+/// Where a plan reads a whole table or sorts what could be much.
+fn faults(plan: &[String]) -> Vec<&String> {
+    // What waits and what nodes have is walked from the newest on, by its key.
+    let may_walk = |line: &str| ["waiting", "leased"].iter().any(|table| line.contains(table));
+    let is_fault = |line: &&String| {
+        line.starts_with("SCAN") && !may_walk(line)
+            || line.contains("TEMP B-TREE")
+            || line.contains("AUTOMATIC")
+    };
+    plan.iter().filter(is_fault).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn listings_go_by_index_and_sort_nothing() {
+    let (_bench, path) = bench().await;
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    for (name, statement) in sqlite::planned_statements() {
+        let mut explain = connection.prepare(&format!("EXPLAIN QUERY PLAN {statement}")).unwrap();
+        let values = vec![rusqlite::types::Null; explain.parameter_count()];
+        let plan =
+            explain.query_map(rusqlite::params_from_iter(values), |row| row.get::<_, String>(3)).unwrap();
+        let plan: Vec<_> = plan.collect::<Result<_, _>>().unwrap();
+        let faults = faults(&plan);
+        // One event's deliveries are as many as it fans out to.
+        let of_event = plan.iter().any(|line| line.contains("deliveries_by_event"));
+        let only_sorts = faults.iter().all(|line| line.contains("TEMP B-TREE FOR ORDER BY"));
+        assert!(faults.is_empty() || (of_event && only_sorts), "{name}\n{statement}\n{plan:#?}");
     }
 }

@@ -106,7 +106,7 @@ pub(crate) fn draft(n: usize) -> Draft {
 impl World {
     pub(crate) async fn deliveries(&self) -> Vec<Delivery> {
         let page = PageRequest { after: None, offset: 0, limit: 10_000 };
-        self.store.list_deliveries(TenantId::default(), DeliveryFilter::default(), page).await.unwrap()
+        self.store.list_deliveries(TenantId::default(), DeliveryFilter::default(), page).await.unwrap().found
     }
 
     /// Waits until the deliveries look as wanted.

@@ -11,7 +11,10 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use redrive_core::Invalid;
 use serde::{
     Deserialize, Deserializer,
-    de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor, value::MapAccessDeserializer},
+    de::{
+        DeserializeOwned, Error as _, IgnoredAny, IntoDeserializer, MapAccess, Visitor,
+        value::MapAccessDeserializer,
+    },
 };
 
 use super::{AppState, problem::Problem};
@@ -165,14 +168,65 @@ impl<A: FromStr + Send, B: FromStr + Send> FromRequestParts<AppState> for Ids<A,
     }
 }
 
+/// Several values of one parameter, separated by commas.
+#[derive(Clone, Debug)]
+pub(super) struct List<T>(Vec<T>);
+
+/// How many values a parameter may have.
+const MAX_VALUES: usize = 50;
+/// The parameters that may have several values, and may be repeated instead.
+const LISTS: [&str; 4] = ["webhook_id", "event_type", "failure_category", "dead_reason"];
+
+impl<T: Clone> List<T> {
+    /// The values; none if the parameter was left out.
+    pub(super) fn values(list: &Option<Self>) -> Vec<T> {
+        list.as_ref().map(|list| list.0.clone()).unwrap_or_default()
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
+    fn deserialize<D: Deserializer<'de>>(value: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(value)?;
+        if text.split(',').count() > MAX_VALUES {
+            return Err(D::Error::custom(format_args!("must have at most {MAX_VALUES} values")));
+        }
+        if text.split(',').any(str::is_empty) {
+            return Err(D::Error::custom("must be values separated by single commas; leave it out for all"));
+        }
+        let part =
+            |text: &str| T::deserialize(IntoDeserializer::<D::Error>::into_deserializer(text.to_owned()));
+        text.split(',').map(part).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// A query string with the values of parameters that may be repeated put together; none if nothing is repeated.
+fn merged(query: &str) -> Option<String> {
+    let mut pairs: Vec<(&str, String)> = Vec::new();
+    let mut is_repeated = false;
+    for pair in query.split('&') {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        match pairs.iter_mut().find(|(known, _)| *known == name && LISTS.contains(&name)) {
+            Some((_, values)) => {
+                is_repeated = true;
+                values.push(',');
+                values.push_str(value);
+            }
+            None => pairs.push((name, value.to_owned())),
+        }
+    }
+    let pairs = pairs.into_iter().map(|(name, value)| format!("{name}={value}"));
+    is_repeated.then(|| pairs.collect::<Vec<_>>().join("&"))
+}
+
 /// The query string; unknown parameters are refused by the types themselves.
 pub(super) struct Query<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequestParts<AppState> for Query<T> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Problem> {
-        match axum::extract::Query::<T>::from_request_parts(parts, app).await {
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, Problem> {
+        let merged = parts.uri.query().and_then(merged).and_then(|query| format!("/?{query}").parse().ok());
+        match axum::extract::Query::<T>::try_from_uri(merged.as_ref().unwrap_or(&parts.uri)) {
             Ok(query) => Ok(Self(query.0)),
             Err(rejection) => {
                 let detail = rejection.body_text();
@@ -395,6 +449,28 @@ mod tests {
                     prop_assert!(!problem.detail.is_empty() && !problem.code.is_empty());
                 }
             }
+        }
+    }
+
+    #[test]
+    fn what_is_repeated_is_put_together_where_it_may_be() {
+        assert_eq!(
+            merged("webhook_id=a&limit=1&webhook_id=b%2Cc"),
+            Some("webhook_id=a,b%2Cc&limit=1".into())
+        );
+        assert_eq!(merged("webhook_id=a&limit=1"), None);
+        assert_eq!(merged("limit=1&limit=2"), None, "that is a mistake, and told as one");
+        assert_eq!(merged(""), None);
+    }
+
+    #[test]
+    fn a_list_has_so_many_values_and_no_gaps() {
+        let read = |text: &str| serde_json::from_value::<List<String>>(text.into()).map(|list| list.0);
+        assert_eq!(read("a,b").unwrap(), ["a", "b"]);
+        for (bad, why) in
+            [("", "leave it out"), ("a,,b", "single commas"), (&vec!["a"; 51].join(","), "at most 50")]
+        {
+            assert!(read(bad).unwrap_err().to_string().contains(why), "{bad}");
         }
     }
 

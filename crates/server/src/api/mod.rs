@@ -4,6 +4,7 @@ mod audit;
 mod deliveries;
 mod dlq;
 mod events;
+mod export;
 mod extract;
 mod health;
 mod limit;

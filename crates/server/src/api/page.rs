@@ -1,7 +1,7 @@
 //! Paging: cursors that only we can read, and limits that make sense.
 
 use redrive_core::{AuditId, DeliveryId, EventId, Invalid, KeyId, OperationId, TenantId, WebhookId};
-use redrive_store::{DeliveryCursor, PageRequest};
+use redrive_store::{DeliveryCursor, Listed, PageRequest};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -31,9 +31,9 @@ pub(super) struct Paging {
 /// A page of a listing.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(super) struct Page<T> {
-    /// What was asked for, newest first.
+    /// What was asked for, newest first. There may be fewer than `limit`, or none, and more to come.
     pub(super) data: Vec<T>,
-    /// Give this as `cursor` to go on; null at the end.
+    /// Give this as `cursor` to go on; null at the end, and only there.
     pub(super) next_cursor: Option<String>,
 }
 
@@ -112,17 +112,29 @@ impl Paging {
         }
     }
 
-    /// Puts a page together from what the store gave.
+    /// Puts a page together from all that the store has, or one more than shown.
     pub(super) fn page<R, C: Cursor, T>(
         &self,
-        mut rows: Vec<R>,
+        rows: Vec<R>,
         cursor: impl Fn(&R) -> C,
         view: impl Fn(R) -> T,
     ) -> Page<T> {
+        self.page_of(Listed { found: rows, stopped: None }, cursor, view)
+    }
+
+    /// Puts a page together from what a listing gave, which may have stopped early.
+    pub(super) fn page_of<R, C: Cursor, T>(
+        &self,
+        listed: Listed<R, C>,
+        cursor: impl Fn(&R) -> C,
+        view: impl Fn(R) -> T,
+    ) -> Page<T> {
+        let mut rows = listed.found;
         let limit = self.limit().unwrap_or(DEFAULT_LIMIT) as usize;
         let more = rows.len() > limit;
         rows.truncate(limit);
-        let next_cursor = rows.last().filter(|_| more).map(|last| cursor(last).write());
+        let next = rows.last().filter(|_| more).map(cursor).or(listed.stopped);
+        let next_cursor = next.map(|next| next.write());
         Page { data: rows.into_iter().map(view).collect(), next_cursor }
     }
 }

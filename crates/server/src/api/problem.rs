@@ -139,6 +139,11 @@ impl From<AppError> for Problem {
             AppError::OverQuota { retry_after, .. } => {
                 Self::new(StatusCode::TOO_MANY_REQUESTS, "quota_exceeded", detail).retry_after(retry_after)
             }
+            AppError::TooManyExports { here, .. } => {
+                let status =
+                    if here { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::TOO_MANY_REQUESTS };
+                Self::new(status, "too_many_exports", detail).retry_after(5)
+            }
             AppError::Store(error) => error.into(),
         }
     }

@@ -66,7 +66,7 @@ impl App {
         loop {
             let after = deliveries.last().map(|last| DeliveryCursor { event: last.event, delivery: last.id });
             let page = PageRequest { after, offset: 0, limit: STEP };
-            let found = self.store().list_deliveries(tenant.clone(), filter.clone(), page).await?;
+            let found = self.store().list_deliveries(tenant.clone(), filter.clone(), page).await?.found;
             let is_last = found.len() < STEP as usize;
             deliveries.extend(found);
             if is_last {

@@ -3,7 +3,7 @@
 use redrive_core::{DeliveryId, DeliveryStatus, TenantId, lane::Priority};
 use redrive_engine::Waiting;
 use redrive_store::{
-    Cancelled, Delivery, DeliveryCursor, DeliveryFilter, PageRequest, Redriven, StatusFilter,
+    Cancelled, Delivery, DeliveryCursor, DeliveryFilter, Listed, PageRequest, Redriven, StatusFilter,
 };
 
 use serde_json::json;
@@ -38,12 +38,12 @@ impl App {
         tenant: TenantId,
         filter: DeliveryFilter,
         page: PageRequest<DeliveryCursor>,
-    ) -> Result<Vec<Seen>, AppError> {
+    ) -> Result<Listed<Seen, DeliveryCursor>, AppError> {
         if filter.status == Some(StatusFilter::Is(DeliveryStatus::InFlight)) {
             return self.list_in_flight(tenant, filter, page).await;
         }
-        let found = self.store().list_deliveries(tenant, filter, page).await?;
-        self.see_all(found).await
+        let Listed { found, stopped } = self.store().list_deliveries(tenant, filter, page).await?;
+        Ok(Listed { found: self.see_all(found).await?, stopped })
     }
 
     /// The store knows what a node has; which of that is on the wire only the node knows. So pages of the one
@@ -53,11 +53,12 @@ impl App {
         tenant: TenantId,
         filter: DeliveryFilter,
         mut page: PageRequest<DeliveryCursor>,
-    ) -> Result<Vec<Seen>, AppError> {
+    ) -> Result<Listed<Seen, DeliveryCursor>, AppError> {
         let limit = page.limit as usize;
         let mut in_flight = Vec::new();
         loop {
-            let found = self.store().list_deliveries(tenant.clone(), filter.clone(), page).await?;
+            let listed = self.store().list_deliveries(tenant.clone(), filter.clone(), page).await?;
+            let Listed { found, stopped } = listed;
             let is_last = found.len() < limit;
             let last =
                 found.last().map(|delivery| DeliveryCursor { event: delivery.event, delivery: delivery.id });
@@ -65,8 +66,10 @@ impl App {
             in_flight
                 .extend(seen.into_iter().filter(|seen| seen.delivery.status == DeliveryStatus::InFlight));
             if is_last || in_flight.len() >= limit {
+                // Where it stopped does not count if there is more than a page before that.
+                let stopped = stopped.filter(|_| in_flight.len() < limit);
                 in_flight.truncate(limit);
-                return Ok(in_flight);
+                return Ok(Listed { found: in_flight, stopped });
             }
             page = PageRequest { after: last, offset: 0, ..page };
         }
@@ -77,10 +80,10 @@ impl App {
         &self,
         tenant: TenantId,
         filter: DeliveryFilter,
-        page: PageRequest<DeliveryId>,
-    ) -> Result<Vec<Seen>, AppError> {
-        let found = self.store().list_dead(tenant, filter, page).await?;
-        self.see_all(found).await
+        page: PageRequest<DeliveryCursor>,
+    ) -> Result<Listed<Seen, DeliveryCursor>, AppError> {
+        let Listed { found, stopped } = self.store().list_dead(tenant, filter, page).await?;
+        Ok(Listed { found: self.see_all(found).await?, stopped })
     }
 
     /// Makes a pending delivery due now, or an ended one a new round. Gives the delivery to watch, as it is now.

@@ -41,6 +41,14 @@ pub enum AppError {
         /// In how many seconds it may.
         retry_after: u64,
     },
+    /// As many exports run as may.
+    #[error("{most} exports run {}; wait until one is over", if *here { "on this node, which is all it runs at once" } else { "for this tenant, which is all it may have at once" })]
+    TooManyExports {
+        /// Whether it is this node's limit, not the tenant's.
+        here: bool,
+        /// How many may.
+        most: u32,
+    },
     /// The store cannot do it now.
     #[error(transparent)]
     Store(#[from] StoreError),

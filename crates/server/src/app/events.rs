@@ -2,7 +2,7 @@
 
 use redrive_core::{DeliveryId, EventId, TenantId, lane::Priority};
 use redrive_engine::{Draft, Receipt, ReplayTo};
-use redrive_store::{EventFilter, PageRequest, StoredEvent};
+use redrive_store::{EventFilter, Listed, PageRequest, StoredEvent};
 
 use serde_json::json;
 
@@ -45,7 +45,7 @@ impl App {
         tenant: TenantId,
         filter: EventFilter,
         page: PageRequest<EventId>,
-    ) -> Result<Vec<StoredEvent>, AppError> {
+    ) -> Result<Listed<StoredEvent, EventId>, AppError> {
         Ok(self.store().list_events(tenant, filter, page).await?)
     }
 

@@ -6,10 +6,12 @@ pub mod audit;
 pub mod auth;
 mod blocked;
 pub mod circuit;
+pub mod dead;
 pub mod deliveries;
 pub mod erase;
 mod error;
 pub mod events;
+pub mod export;
 pub mod health;
 pub mod keys;
 mod metrics;
@@ -41,7 +43,7 @@ pub use error::AppError;
 pub use keys::{Keys, NewKey};
 pub use throttle::Throttle;
 
-use self::quota::Quotas;
+use self::{export::Exports, quota::Quotas};
 
 /// What the use cases need to know of the settings.
 #[derive(Clone, Debug)]
@@ -75,6 +77,8 @@ pub struct App {
     throttle: Option<Throttle>,
     /// How many events tenants have published today.
     quotas: Quotas,
+    /// The exports that run on this node.
+    exports: Exports,
     /// Held while a tenant is read, changed and written back.
     changing_tenants: tokio::sync::Mutex<()>,
     metrics: Mutex<Metrics>,
@@ -96,6 +100,7 @@ impl App {
             keys,
             throttle: rules.api_rate.map(Throttle::new),
             quotas: Quotas::default(),
+            exports: Exports::default(),
             changing_tenants: tokio::sync::Mutex::default(),
             urls: RwLock::new(rules.urls.clone()),
             rules,

@@ -80,7 +80,7 @@ impl App {
         let filter = EventFilter { to: before, ..EventFilter::default() };
         let page = PageRequest { after: None, offset: 0, limit: 1 };
         let found = self.store().list_events(tenant.clone(), filter, page).await?;
-        Ok(found.first().map_or(0, |stored| stored.sequence_number))
+        Ok(found.found.first().map_or(0, |stored| stored.sequence_number))
     }
 
     /// Refuses a webhook that is one too many for its tenant.

@@ -108,6 +108,13 @@ impl State {
         };
     }
 
+    /// There is something to write, and it was not taken: the next piece of an answer that comes in pieces.
+    fn stuck(&mut self, patience: &Patience, now: impl FnOnce() -> Duration) {
+        if self.phase == Phase::Idle {
+            self.answered(patience, now());
+        }
+    }
+
     /// Everything was taken.
     fn flushed(&mut self, patience: &Patience, now: impl FnOnce() -> Duration) {
         if matches!(self.phase, Phase::Answer { .. }) {
@@ -164,8 +171,12 @@ impl<S> Watched<S> {
     }
 
     fn wrote(&self, outcome: &Poll<io::Result<usize>>) {
-        if let Poll::Ready(Ok(count)) = outcome {
-            self.watch.state.lock().wrote(&self.watch.patience, *count, clock::ticks);
+        match outcome {
+            Poll::Ready(Ok(count)) => {
+                self.watch.state.lock().wrote(&self.watch.patience, *count, clock::ticks);
+            }
+            Poll::Ready(Err(_)) => {}
+            Poll::Pending => self.watch.state.lock().stuck(&self.watch.patience, clock::ticks),
         }
     }
 }
@@ -269,6 +280,22 @@ mod tests {
             drip.wrote(&PATIENCE, 1, || at(second));
         }
         assert_eq!(drip.deadline, Some(at(30) + Duration::from_millis(1)));
+    }
+
+    #[test]
+    fn an_answer_in_pieces_must_be_read_piece_by_piece() {
+        let mut state = State::begin(&PATIENCE, at(0));
+        state.answered(&PATIENCE, at(0));
+        state.wrote(&PATIENCE, 1_000, || at(1));
+        state.flushed(&PATIENCE, || at(1));
+        assert_eq!(state.deadline, Some(at(76)), "it may have been the last");
+        state.stuck(&PATIENCE, || at(10));
+        assert_eq!(state.deadline, Some(at(40)));
+        state.stuck(&PATIENCE, || at(20));
+        assert_eq!(state.deadline, Some(at(40)), "asking again earns nothing");
+        state.asked();
+        state.stuck(&PATIENCE, || at(30));
+        assert_eq!(state.deadline, None, "while we work nobody is too slow");
     }
 
     #[test]

@@ -508,7 +508,7 @@ impl Bench {
     /// The bench's dead deliveries.
     pub async fn dead_list(&self) -> Vec<DeliveryId> {
         let dead = self.store().list_dead(self.tenant.clone(), DeliveryFilter::default(), page(10_000));
-        dead.await.unwrap().iter().map(|delivery| delivery.id).collect()
+        dead.await.unwrap().found.iter().map(|delivery| delivery.id).collect()
     }
 
     pub async fn stored_webhook(&self, id: WebhookId) -> Versioned {
@@ -562,7 +562,7 @@ impl Bench {
             let after = all.last().map(|last| DeliveryCursor { event: last.event, delivery: last.id });
             let page = PageRequest { after, ..page(1_000) };
             let next = self.store().list_deliveries(tenant.clone(), DeliveryFilter::default(), page).await;
-            let next = next.unwrap();
+            let next = next.unwrap().found;
             if next.is_empty() || all.len() > 10_000 {
                 return all;
             }
@@ -593,10 +593,16 @@ impl Bench {
         let filters =
             statuses.map(|status| (status, None)).chain(categories.map(|category| (None, category)));
         for (status, failure_category) in filters {
-            let filter = DeliveryFilter { webhook, status, failure_category, ..DeliveryFilter::default() };
+            let filter = DeliveryFilter {
+                webhooks: webhook.into_iter().collect(),
+                status,
+                failure_categories: failure_category.into_iter().collect(),
+                ..DeliveryFilter::default()
+            };
             let expected: BTreeSet<_> =
                 all.iter().filter(|one| history::wanted(one, &filter)).map(|one| one.id).collect();
-            let found = self.store().list_deliveries(tenant.clone(), filter, page(20_000)).await.unwrap();
+            let found =
+                self.store().list_deliveries(tenant.clone(), filter, page(20_000)).await.unwrap().found;
             let found: Vec<_> = found.iter().map(|one| one.id).collect();
             assert!(found.is_sorted_by_key(|id| std::cmp::Reverse(id.time())), "newest first");
             let found: BTreeSet<_> = found.into_iter().collect();

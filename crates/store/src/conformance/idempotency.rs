@@ -24,7 +24,7 @@ async fn publish_first(bench: &Bench, key: &str) -> EventId {
 }
 
 async fn event_count(bench: &Bench) -> usize {
-    bench.store().list_events(bench.tenant.clone(), Default::default(), page(1000)).await.unwrap().len()
+    bench.store().list_events(bench.tenant.clone(), Default::default(), page(1000)).await.unwrap().found.len()
 }
 
 pub async fn the_same_key_and_body_give_the_first_event(bench: &Arc<Bench>) {
@@ -49,7 +49,8 @@ pub async fn tenants_have_their_own_keys(bench: &Arc<Bench>) {
     let tenant = bench.new_tenant("globex").await;
     let config_version =
         bench.store().config_changes(tenant.clone(), 0, 1_000).await.unwrap().unwrap().version;
-    let theirs = keyed(bench, "a", 2, 1);
+    let mut theirs = keyed(bench, "a", 2, 1);
+    theirs.deliveries[0].webhook = bench.webhook_id();
     let event = Arc::new(Event { tenant, ..(*theirs.event).clone() });
     bench.publish_new(NewEvent { event, config_version, ..theirs }).await;
 }

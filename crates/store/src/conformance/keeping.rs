@@ -54,12 +54,12 @@ async fn prune_dead(bench: &Bench, before: Time, rows: usize) -> usize {
 
 async fn events(bench: &Bench, tenant: &TenantId) -> BTreeSet<EventId> {
     let all = bench.store().list_events(tenant.clone(), Default::default(), page(10_000)).await.unwrap();
-    all.into_iter().map(|stored| stored.event.id).collect()
+    all.found.into_iter().map(|stored| stored.event.id).collect()
 }
 
 async fn delivery_ids(bench: &Bench) -> BTreeSet<DeliveryId> {
     let all = bench.store().list_deliveries(bench.tenant.clone(), Default::default(), page(10_000)).await;
-    all.unwrap().into_iter().map(|delivery| delivery.id).collect()
+    all.unwrap().found.into_iter().map(|delivery| delivery.id).collect()
 }
 
 async fn is_gone(bench: &Bench, event: EventId, delivery: DeliveryId) -> bool {
@@ -331,7 +331,7 @@ pub async fn a_walk_goes_on_while_things_go(bench: &Arc<Bench>) {
         let request = PageRequest { after, ..page(7) };
         let part =
             bench.store().list_deliveries(bench.tenant.clone(), DeliveryFilter::default(), request).await;
-        let part = part.unwrap();
+        let part = part.unwrap().found;
         let Some(last) = part.last() else { break };
         after = Some(DeliveryCursor { event: last.event, delivery: last.id });
         seen.extend(part.iter().map(|delivery| delivery.id));

@@ -10,6 +10,7 @@ pub mod audit;
 pub mod backlog;
 mod bench;
 pub mod claim;
+pub mod dead;
 pub mod erasure;
 pub mod gates;
 pub mod history;
@@ -261,11 +262,16 @@ macro_rules! conformance_suite {
             other_tenants_see_nothing,
             deliveries_are_paged_newest_event_first,
             walking_deliveries_neither_skips_nor_repeats,
-            walking_a_webhooks_deliveries_neither_skips_nor_repeats,
             walking_events_neither_skips_nor_repeats,
             walking_the_dead_neither_skips_nor_repeats,
+            what_is_rare_is_found_in_pages_that_end,
             attempts_are_listed_first_to_last,
             attempts_of_an_event_are_listed_oldest_delivery_first,
+        }
+        $crate::conformance_theme! { $open, dead:
+            the_dead_are_counted_by_all_that_tells_them_apart,
+            the_dead_are_counted_no_further_than_asked,
+            what_ended_is_added_up_and_forgotten_in_bounded_steps,
         }
         $crate::conformance_theme! { $open, tenancy:
             there_is_a_tenant_from_the_start,
@@ -360,6 +366,7 @@ mod tests {
             include_str!("backlog.rs"),
             include_str!("claim.rs"),
             include_str!("erasure.rs"),
+            include_str!("dead.rs"),
             include_str!("gates.rs"),
             include_str!("history.rs"),
             include_str!("idempotency.rs"),

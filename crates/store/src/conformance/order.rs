@@ -313,7 +313,7 @@ pub async fn making_a_later_one_due_does_not_let_it_overtake(bench: &Arc<Bench>)
 async fn behind(bench: &Bench, id: DeliveryId) -> Option<DeliveryId> {
     let shown = bench.delivery(id).await;
     let all = bench.store().list_deliveries(bench.tenant.clone(), DeliveryFilter::default(), page(1000));
-    assert!(all.await.unwrap().contains(&shown), "listed as it is shown");
+    assert!(all.await.unwrap().found.contains(&shown), "listed as it is shown");
     shown.behind
 }
 

@@ -368,7 +368,8 @@ impl Known {
 
 async fn webhooks_of(bench: &Bench, event: &Event) -> BTreeSet<WebhookId> {
     let filter = DeliveryFilter { event: Some(event.id), ..DeliveryFilter::default() };
-    let deliveries = bench.store().list_deliveries(bench.tenant.clone(), filter, page(1000)).await.unwrap();
+    let deliveries =
+        bench.store().list_deliveries(bench.tenant.clone(), filter, page(1000)).await.unwrap().found;
     deliveries.iter().map(|delivery| delivery.webhook).collect()
 }
 

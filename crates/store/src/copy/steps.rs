@@ -109,7 +109,7 @@ pub(crate) fn position(name: &str) -> Option<usize> {
 
 /// Everything, in the order in which it is copied. Lanes are made anew at the end; nodes, homes and changes
 /// are of no use to other nodes.
-pub(crate) const STEPS: [Step; 16] = [
+pub(crate) const STEPS: [Step; 17] = [
     Step::of(
         "tenants",
         "tenants t",
@@ -196,6 +196,12 @@ pub(crate) const STEPS: [Step; 16] = [
             bytes("latencies"),
             big("last_success_at"),
         ],
+    ),
+    Step::of(
+        "ended",
+        "ended t",
+        &[text("tenant"), big("slot")],
+        &[text("tenant"), big("slot"), big("delivered"), big("dead"), big("cancelled")],
     ),
     Step::of(
         "idempotency",
@@ -316,7 +322,20 @@ pub(crate) const STEPS: [Step; 16] = [
             ],
         )
     },
-    Step::of("dead", "dead t", &[id("delivery")], &[id("delivery"), text("tenant")]),
+    Step::of(
+        "dead",
+        "dead t",
+        &[id("delivery")],
+        &[
+            id("delivery"),
+            text("tenant"),
+            id("webhook"),
+            text("event_type"),
+            small("category"),
+            small("reason"),
+            big("died_at"),
+        ],
+    ),
     Step::of(
         "audit",
         "audit t",

@@ -13,13 +13,16 @@ use tokio_postgres::Row;
 use super::{
     Postgres, changes,
     convert::{Col, get, get_opt, plain},
+    dead,
     lanes::{self, Keys},
+    record,
     session::{Failure, Session, Tx},
     undelivered,
     webhooks::{from_json, to_json},
 };
 use crate::{
-    Answer, Backlog, Change, Effects, Expiring, Failing, Gates, MinuteRollup, Outcome, Period, Runtime, Step,
+    Answer, Backlog, Change, Effects, Ended, EndedSlot, Expiring, Failing, Gates, MinuteRollup, Outcome,
+    Period, Runtime, Step,
 };
 
 macro_rules! troubled {
@@ -202,6 +205,24 @@ impl Gates for Postgres {
                 .await?;
             Ok(forgotten as usize)
         })
+    }
+
+    fn add_ended(&self, ended: Vec<EndedSlot>) -> Answer<'_, ()> {
+        Box::pin(async move {
+            self.write(|tx| {
+                let ended = &ended;
+                async move { dead::add(&tx, ended).await }
+            })
+            .await
+        })
+    }
+
+    fn ended(&self, tenant: TenantId, from: Time) -> Answer<'_, Vec<(Time, Ended)>> {
+        Box::pin(async move { self.read(|session| dead::ended(session, &tenant, from)).await })
+    }
+
+    fn forget_ended(&self, before: Time, limit: usize) -> Answer<'_, usize> {
+        Box::pin(async move { self.write(|tx| async move { dead::forget(&tx, before, limit).await }).await })
     }
 
     fn expiring(&self, now: Time, limit: usize) -> Answer<'_, Expiring> {
@@ -401,13 +422,11 @@ async fn expire(
         keys.insert((webhook, plain(&row, 1)?));
     }
     tx.execute(
-        "WITH ended AS (
-             UPDATE deliveries d SET status = $2, ended_at = $3, dead_reason = $4
-             WHERE d.id = ANY($1::uuid[]) RETURNING d.id, d.tenant)
-         INSERT INTO dead SELECT id, tenant FROM ended",
+        "UPDATE deliveries d SET status = $2, ended_at = $3, dead_reason = $4 WHERE d.id = ANY($1::uuid[])",
         &[&expired, &Col(DeliveryStatus::Dead), &Col(now), &Col(DeadReason::Expired)],
     )
     .await?;
+    record::bury(&tx, &expired).await?;
     undelivered::note(&tx, &expired).await?;
     lanes::look_again(&tx, &keys).await?;
     Ok(Step { moved: expired.len(), finished: expired.len() < limit })

@@ -8,6 +8,7 @@ mod changes;
 mod claim;
 mod connect;
 mod convert;
+mod dead;
 mod erase;
 mod gates;
 mod hints;
@@ -15,6 +16,7 @@ mod history;
 pub(crate) mod import;
 mod lanes;
 mod leases;
+mod listing;
 mod nodes;
 mod operations;
 mod partitions;
@@ -53,7 +55,7 @@ pub use schema::Migrated;
 /// The statements by which work is done and history is read, each with what it is called: for tests that look
 /// at their plans.
 #[cfg(feature = "conformance")]
-pub fn planned_statements() -> Vec<(&'static str, String)> {
+pub fn planned_statements() -> Vec<(String, String)> {
     [
         &claim::PLANNED[..],
         &lanes::PLANNED,
@@ -68,11 +70,13 @@ pub fn planned_statements() -> Vec<(&'static str, String)> {
         &walk::PLANNED,
         &prune::PLANNED,
         &erase::PLANNED,
+        &history::PLANNED,
+        &dead::PLANNED,
     ]
     .concat()
     .into_iter()
-    .map(|(name, statement)| (name, statement.to_owned()))
-    .chain(history::planned())
+    .map(|(name, statement)| (name.to_owned(), statement.to_owned()))
+    .chain(listing::planned())
     .collect()
 }
 

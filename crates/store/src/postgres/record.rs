@@ -101,17 +101,22 @@ const UPDATE: &str = "UPDATE deliveries d SET status = ($2::smallint[])[array_po
             last_error = CASE WHEN ($6::integer[])[array_position($1::uuid[], d.id)] IS NULL
                 THEN d.last_error ELSE ($9::bytea[])[array_position($1::uuid[], d.id)] END
      WHERE d.id = ANY($1::uuid[])";
-const BURY: &str = "INSERT INTO dead SELECT * FROM unnest($1::uuid[], $2::text[])";
+const BURY: &str = "INSERT INTO dead (delivery, tenant, webhook, event_type, category, reason, died_at)
+     SELECT d.id, d.tenant, d.webhook, e.event_type, d.failure_category, d.dead_reason, d.ended_at
+     FROM unnest($1::uuid[]) AS i(delivery)
+     CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = i.delivery LIMIT 1) d
+     CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e";
 
 /// The statements whose cost must follow what they write: a test explains their plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 6] = [
+pub(super) const PLANNED: [(&str, &str); 7] = [
     ("delivered", DELIVERED),
     ("take leases", TAKE),
     ("called off", CALLED_OFF),
     ("recorded before", RECORDED),
     ("status", STATUS),
     ("update deliveries", UPDATE),
+    ("bury", BURY),
 ];
 
 impl Record for Postgres {
@@ -458,17 +463,14 @@ async fn apply(tx: &Session, applied: &[Leased<'_>], results: &mut Results) -> R
                 retries.push((place, *due));
                 continue;
             }
-            Next::Dead { .. } => buried.push((Col(*delivery), outcome.tenant.as_str())),
+            Next::Dead { .. } => buried.push(Col(*delivery)),
             Next::Delivered | Next::Cancelled { .. } => {}
         }
         if lane.is_ordered() {
             orders.insert((*webhook, lane.code().into_owned()));
         }
     }
-    if !buried.is_empty() {
-        let (ids, tenants): (Vec<_>, Vec<_>) = buried.into_iter().unzip();
-        tx.execute(BURY, &[&ids, &tenants]).await?;
-    }
+    bury(tx, &buried).await?;
     if !retries.is_empty() {
         let ids: Vec<_> = retries.iter().map(|(place, _)| place.delivery).collect();
         let created = created(tx, &ids).await?;
@@ -488,6 +490,14 @@ async fn apply(tx: &Session, applied: &[Leased<'_>], results: &mut Results) -> R
             None => None,
         };
         results[*at] = Some(Recorded::Done { config_version });
+    }
+    Ok(())
+}
+
+/// Puts deliveries that have died on the dead-letter list.
+pub(super) async fn bury(tx: &Session, deliveries: &[Col<DeliveryId>]) -> Result<(), Failure> {
+    if !deliveries.is_empty() {
+        tx.execute(BURY, &[&deliveries]).await?;
     }
     Ok(())
 }

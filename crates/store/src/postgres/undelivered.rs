@@ -11,12 +11,14 @@ use super::{
 macro_rules! take_over {
     ($which:literal) => {
         concat!(
-            "INSERT INTO undelivered (delivery, tenant, webhook, status, category)
-     SELECT id, tenant, webhook, status, failure_category FROM deliveries
+            "INSERT INTO undelivered (delivery, tenant, webhook, status, category, code)
+     SELECT id, tenant, webhook, status, failure_category, last_status_code FROM deliveries
      WHERE status <> $1 AND (status <> $2 OR failure_category IS NOT NULL)",
             $which,
-            " ON CONFLICT (delivery) DO UPDATE SET status = excluded.status, category = excluded.category
-     WHERE (undelivered.status, undelivered.category) IS DISTINCT FROM (excluded.status, excluded.category)"
+            " ON CONFLICT (delivery) DO UPDATE SET status = excluded.status, category = excluded.category,
+            code = excluded.code
+     WHERE (undelivered.status, undelivered.category, undelivered.code)
+         IS DISTINCT FROM (excluded.status, excluded.category, excluded.code)"
         )
     };
 }

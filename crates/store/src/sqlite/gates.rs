@@ -11,11 +11,12 @@ use rusqlite::{OptionalExtension, Row, ToSql, Transaction};
 use super::{
     Sqlite, changes,
     convert::{Col, get, get_opt},
-    lanes,
+    dead, lanes, record,
     webhooks::{from_json, to_json},
 };
 use crate::{
-    Answer, Backlog, Change, Effects, Expiring, Failing, Gates, MinuteRollup, Outcome, Period, Runtime, Step,
+    Answer, Backlog, Change, Effects, Ended, EndedSlot, Expiring, Failing, Gates, MinuteRollup, Outcome,
+    Period, Runtime, Step,
 };
 
 /// The newest first, so that a page costs what it shows.
@@ -189,6 +190,18 @@ impl Gates for Sqlite {
         self.write(move |transaction| transaction.execute(FORGET_ROLLUPS, (Col(before), limit as i64)))
     }
 
+    fn add_ended(&self, ended: Vec<EndedSlot>) -> Answer<'_, ()> {
+        self.write(move |transaction| dead::add(transaction, &ended))
+    }
+
+    fn ended(&self, tenant: TenantId, from: Time) -> Answer<'_, Vec<(Time, Ended)>> {
+        self.read(move |connection| dead::ended(connection, &tenant, from))
+    }
+
+    fn forget_ended(&self, before: Time, limit: usize) -> Answer<'_, usize> {
+        self.write(move |transaction| dead::forget(transaction, before, limit))
+    }
+
     fn expiring(&self, now: Time, limit: usize) -> Answer<'_, Expiring> {
         self.read(move |connection| {
             let expired = connection
@@ -345,15 +358,12 @@ fn expire(
         .query_map((Col(webhook), Col(made_before), limit as i64), |row| Ok((get(row, 0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<Vec<(DeliveryId, String)>>>()?;
     for (delivery, _) in &expired {
-        let tenant: String = transaction
+        transaction
             .prepare_cached(
-                "UPDATE deliveries SET status = ?2, ended_at = ?3, dead_reason = ?4 WHERE id = ?1 RETURNING tenant",
+                "UPDATE deliveries SET status = ?2, ended_at = ?3, dead_reason = ?4 WHERE id = ?1",
             )?
-            .query_row(
-                (Col(*delivery), Col(DeliveryStatus::Dead), Col(now), Col(DeadReason::Expired)),
-                |row| row.get(0),
-            )?;
-        transaction.prepare_cached("INSERT INTO dead VALUES (?, ?)")?.execute((Col(*delivery), tenant))?;
+            .execute((Col(*delivery), Col(DeliveryStatus::Dead), Col(now), Col(DeadReason::Expired)))?;
+        record::bury(transaction, *delivery)?;
     }
     lanes::look_again_at(transaction, webhook, expired.iter().map(|(_, lane)| lane))?;
     Ok(Step { moved: expired.len(), finished: expired.len() < limit })

@@ -1,67 +1,24 @@
-//! Looking back: events, deliveries, attempts, dead letters. Every query names its tenant and walks an
-//! index from the newest to the oldest, so that a page costs what it shows.
+//! Looking back: events, deliveries, attempts, dead letters. Every query names its tenant. Listings are in
+//! `listing.rs`.
 
-use redrive_core::{DeliveryId, DeliveryStatus, EventId, TenantId, Time, WebhookId, event::Event, id};
-use rusqlite::{Connection, OptionalExtension, Row, ToSql};
+use redrive_core::{DeliveryId, EventId, TenantId, Time, event::Event};
+use rusqlite::{OptionalExtension, Row};
 
 use super::{
     Sqlite,
     convert::{Col, get, get_opt},
+    dead, listing,
 };
 use crate::{
-    Answer, Attempt, Delivery, DeliveryCursor, DeliveryFilter, EventFilter, History, PageRequest,
-    PhaseTimings, StatusFilter, StoredAttempt, StoredEvent,
+    Answer, Attempt, DeadCount, Delivery, DeliveryCursor, DeliveryFilter, EventFilter, History, Listed,
+    PageRequest, PhaseTimings, StoreError, StoredAttempt, StoredEvent, lead::Lead,
 };
 
-/// Conditions with their values, put together as they are asked for.
-#[derive(Default)]
-struct Conditions {
-    sql: String,
-    values: Vec<Box<dyn ToSql>>,
-}
-
-impl Conditions {
-    /// Adds a condition; each `?` in it stands for the next value.
-    fn and(&mut self, condition: &str, values: impl IntoIterator<Item = Box<dyn ToSql>>) {
-        self.sql.push_str(if self.sql.is_empty() { "WHERE " } else { " AND " });
-        self.sql.push_str(condition);
-        self.values.extend(values);
-    }
-
-    fn and_opt<T: ToSql + 'static>(&mut self, condition: &str, value: Option<T>) {
-        if let Some(value) = value {
-            self.and(condition, [Box::new(value) as Box<dyn ToSql>]);
-        }
-    }
-
-    /// Ids begin with their time, so a range of times is a range of ids.
-    fn and_times(&mut self, column: &str, from: Option<Time>, to: Option<Time>) {
-        self.and_opt(&format!("{column} >= ?"), from.map(id::first_at));
-        self.and_opt(&format!("{column} < ?"), to.map(id::first_at));
-    }
-
-    fn query<T>(
-        &self,
-        connection: &Connection,
-        select: &str,
-        rest: &str,
-        read: fn(&Row<'_>) -> rusqlite::Result<T>,
-    ) -> rusqlite::Result<Vec<T>> {
-        let mut statement = connection.prepare_cached(&format!("{select} {} {rest}", self.sql))?;
-        let values: Vec<&dyn ToSql> = self.values.iter().map(|value| &**value).collect();
-        statement.query_map(&values[..], read)?.collect()
-    }
-}
-
-fn limits<C>(page: &PageRequest<C>) -> String {
-    format!("LIMIT {} OFFSET {}", page.limit, page.offset)
-}
-
-const EVENT: &str =
+pub(super) const EVENT: &str =
     "SELECT id, tenant, seq, event_type, timestamp, idempotency_key, source, subject, metadata, data,
             priority, erased_at FROM events";
 
-fn read_event(row: &Row<'_>) -> rusqlite::Result<StoredEvent> {
+pub(super) fn read_event(row: &Row<'_>) -> rusqlite::Result<StoredEvent> {
     let event = Event {
         id: get(row, 0)?,
         tenant: get(row, 1)?,
@@ -77,7 +34,7 @@ fn read_event(row: &Row<'_>) -> rusqlite::Result<StoredEvent> {
     Ok(StoredEvent { event, sequence_number: row.get(2)?, erased_at: get_opt(row, 11)? })
 }
 
-const DELIVERY: &str =
+pub(super) const DELIVERY: &str =
     "SELECT d.id, d.tenant, d.event, e.event_type, d.webhook, d.round, d.status, d.attempt_count,
             d.last_status_code, d.failure_category, d.last_error, d.dead_reason, d.cancel_reason,
             d.created_at, d.ended_at, d.replay_of, d.redriven_as, w.due, d.priority,
@@ -86,10 +43,10 @@ const DELIVERY: &str =
                  AND l.seq < w.seq ORDER BY l.seq LIMIT 1),
                 (SELECT f.delivery FROM waiting f WHERE f.webhook = w.webhook AND f.lane = w.lane
                  ORDER BY f.place, f.seq LIMIT 1)) END, d.purged_at";
-const WITH_EVENT: &str =
+pub(super) const WITH_EVENT: &str =
     "JOIN events e ON e.tenant = d.tenant AND e.id = d.event LEFT JOIN waiting w ON w.delivery = d.id";
 
-fn read_delivery(row: &Row<'_>) -> rusqlite::Result<Delivery> {
+pub(super) fn read_delivery(row: &Row<'_>) -> rusqlite::Result<Delivery> {
     let id = get(row, 0)?;
     Ok(Delivery {
         id,
@@ -150,23 +107,6 @@ fn read_attempt(row: &Row<'_>) -> rusqlite::Result<StoredAttempt> {
     Ok(StoredAttempt { delivery: get(row, 0)?, event: get(row, 1)?, webhook: get(row, 2)?, attempt })
 }
 
-/// What a filter says about deliveries, but for the webhook, the event and the times.
-fn filter_deliveries(conditions: &mut Conditions, filter: &DeliveryFilter) {
-    match filter.status {
-        Some(StatusFilter::Is(DeliveryStatus::InFlight)) => {
-            conditions.and("d.status = ? AND w.due IS NULL", [Box::new(Col(DeliveryStatus::Pending)) as _]);
-        }
-        Some(StatusFilter::Is(status)) => conditions.and("d.status = ?", [Box::new(Col(status)) as _]),
-        Some(StatusFilter::Failed) => conditions.and(
-            "d.failure_category IS NOT NULL AND d.status <> ?",
-            [Box::new(Col(DeliveryStatus::Delivered)) as _],
-        ),
-        None => {}
-    }
-    conditions.and_opt("e.event_type = ?", filter.event_type.clone());
-    conditions.and_opt("d.failure_category = ?", filter.failure_category.map(Col));
-}
-
 impl History for Sqlite {
     fn event(&self, tenant: TenantId, id: EventId) -> Answer<'_, Option<StoredEvent>> {
         self.read(move |connection| {
@@ -182,16 +122,9 @@ impl History for Sqlite {
         tenant: TenantId,
         filter: EventFilter,
         page: PageRequest<EventId>,
-    ) -> Answer<'_, Vec<StoredEvent>> {
-        self.read(move |connection| {
-            let mut conditions = Conditions::default();
-            conditions.and("tenant = ?", [Box::new(tenant.as_str().to_owned()) as _]);
-            conditions.and_opt("id < ?", page.after.map(Col));
-            conditions.and_times("id", filter.from, filter.to);
-            conditions.and_opt("event_type = ?", filter.event_type.clone());
-            conditions.and_opt("subject = ?", filter.subject.clone());
-            conditions.query(connection, EVENT, &format!("ORDER BY id DESC {}", limits(&page)), read_event)
-        })
+    ) -> Answer<'_, Listed<StoredEvent, EventId>> {
+        let listed = self.read(move |connection| listing::events(connection, &tenant, &filter, &page));
+        Box::pin(async move { listed.await?.ok_or(StoreError::TooSlow) })
     }
 
     fn delivery(&self, tenant: TenantId, id: DeliveryId) -> Answer<'_, Option<Delivery>> {
@@ -210,34 +143,33 @@ impl History for Sqlite {
         tenant: TenantId,
         filter: DeliveryFilter,
         page: PageRequest<DeliveryCursor>,
-    ) -> Answer<'_, Vec<Delivery>> {
-        self.read(move |connection| match filter.webhook {
-            Some(webhook) if filter.event.is_none() => {
-                of_webhook(connection, &tenant, webhook, &filter, &page)
-            }
-            _ => of_tenant(connection, &tenant, &filter, &page),
-        })
+    ) -> Answer<'_, Listed<Delivery, DeliveryCursor>> {
+        let lead = Lead::of(&filter);
+        let listed = self
+            .read(move |connection| listing::deliveries(connection, &tenant, lead, &filter, &page, false));
+        Box::pin(async move { listed.await?.ok_or(StoreError::TooSlow) })
     }
 
     fn list_dead(
         &self,
         tenant: TenantId,
         filter: DeliveryFilter,
-        page: PageRequest<DeliveryId>,
-    ) -> Answer<'_, Vec<Delivery>> {
-        self.read(move |connection| {
-            let mut conditions = Conditions::default();
-            conditions.and("x.tenant = ?", [Box::new(tenant.as_str().to_owned()) as _]);
-            conditions.and_opt("x.delivery < ?", page.after.map(Col));
-            conditions.and_times("x.delivery", filter.from, filter.to);
-            conditions.and_opt("d.webhook = ?", filter.webhook.map(Col));
-            conditions.and_opt("d.event = ?", filter.event.map(Col));
-            filter_deliveries(&mut conditions, &filter);
-            let select =
-                format!("{DELIVERY} FROM dead x JOIN deliveries d ON d.id = x.delivery {WITH_EVENT}");
-            let order = format!("ORDER BY x.delivery DESC {}", limits(&page));
-            conditions.query(connection, &select, &order, read_delivery)
-        })
+        page: PageRequest<DeliveryCursor>,
+    ) -> Answer<'_, Listed<Delivery, DeliveryCursor>> {
+        let lead = Lead::of_dead(&filter);
+        let listed =
+            self.read(move |connection| listing::deliveries(connection, &tenant, lead, &filter, &page, true));
+        Box::pin(async move { listed.await?.ok_or(StoreError::TooSlow) })
+    }
+
+    fn count_dead(
+        &self,
+        tenant: TenantId,
+        filter: DeliveryFilter,
+        bounds: [Time; 2],
+        most: usize,
+    ) -> Answer<'_, DeadCount> {
+        self.read(move |connection| dead::count(connection, &tenant, &filter, bounds, most))
     }
 
     fn attempts(&self, tenant: TenantId, delivery: DeliveryId) -> Answer<'_, Option<Vec<StoredAttempt>>> {
@@ -266,59 +198,4 @@ impl History for Sqlite {
             attempts.query_map(key, read_attempt)?.collect::<rusqlite::Result<_>>().map(Some)
         })
     }
-}
-
-/// A webhook's deliveries by their ids, which begin with their events' times.
-fn of_webhook(
-    connection: &Connection,
-    tenant: &TenantId,
-    webhook: WebhookId,
-    filter: &DeliveryFilter,
-    page: &PageRequest<DeliveryCursor>,
-) -> rusqlite::Result<Vec<Delivery>> {
-    let mut conditions = Conditions::default();
-    conditions.and("d.webhook = ?", [Box::new(Col(webhook)) as _]);
-    conditions.and("d.tenant = ?", [Box::new(tenant.as_str().to_owned()) as _]);
-    conditions.and_opt("d.id < ?", page.after.map(|cursor| Col(cursor.delivery)));
-    conditions.and_times("d.id", filter.from, filter.to);
-    filter_deliveries(&mut conditions, filter);
-    let select = format!("{DELIVERY} FROM deliveries d {WITH_EVENT}");
-    conditions.query(connection, &select, &format!("ORDER BY d.id DESC {}", limits(page)), read_delivery)
-}
-
-/// A tenant's deliveries, event by event: the tenant's events are the index that leads to them.
-fn of_tenant(
-    connection: &Connection,
-    tenant: &TenantId,
-    filter: &DeliveryFilter,
-    page: &PageRequest<DeliveryCursor>,
-) -> rusqlite::Result<Vec<Delivery>> {
-    let mut conditions = Conditions::default();
-    conditions.and("e.tenant = ?", [Box::new(tenant.as_str().to_owned()) as _]);
-    if let Some(after) = page.after {
-        conditions.and(
-            "(e.id < ? OR e.id = ? AND d.id < ?)",
-            [
-                Box::new(Col(after.event)) as _,
-                Box::new(Col(after.event)) as _,
-                Box::new(Col(after.delivery)) as _,
-            ],
-        );
-        // The range that the index can use.
-        conditions.and("e.id <= ?", [Box::new(Col(after.event)) as _]);
-    }
-    conditions.and_times("e.id", filter.from, filter.to);
-    conditions.and_opt("e.id = ?", filter.event.map(Col));
-    conditions.and_opt("d.webhook = ?", filter.webhook.map(Col));
-    filter_deliveries(&mut conditions, filter);
-    // CROSS JOIN keeps this order of tables: events lead.
-    let select = format!(
-        "{DELIVERY} FROM events e CROSS JOIN deliveries d ON d.event = e.id LEFT JOIN waiting w ON w.delivery = d.id"
-    );
-    conditions.query(
-        connection,
-        &select,
-        &format!("ORDER BY e.id DESC, d.id DESC {}", limits(page)),
-        read_delivery,
-    )
 }

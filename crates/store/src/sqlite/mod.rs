@@ -7,11 +7,13 @@ mod audit;
 mod changes;
 mod claim;
 mod convert;
+mod dead;
 mod erase;
 pub(crate) mod export;
 mod gates;
 mod history;
 mod lanes;
+mod listing;
 mod nodes;
 mod operations;
 mod prune;
@@ -25,6 +27,12 @@ mod upkeep;
 mod walk;
 mod webhooks;
 mod writer;
+
+/// The statements of listings, each with what it is called: for tests that look at their plans.
+#[cfg(feature = "conformance")]
+pub fn planned_statements() -> Vec<(String, String)> {
+    listing::planned()
+}
 
 use std::{
     fs::{File, OpenOptions, TryLockError},

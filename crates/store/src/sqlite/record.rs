@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use redrive_core::{DeliveryStatus, WebhookId, lane::Lane, webhook::WebhookState};
+use redrive_core::{DeliveryId, DeliveryStatus, WebhookId, lane::Lane, webhook::WebhookState};
 use rusqlite::{OptionalExtension, Transaction};
 
 use super::{
@@ -53,9 +53,7 @@ pub(super) fn apply(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlit
             lanes::wait(transaction, &place, *due, created_at, Rescued::default())?;
         }
         Next::Dead { .. } => {
-            transaction
-                .prepare_cached("INSERT INTO dead VALUES (?, ?)")?
-                .execute((Col(outcome.delivery), outcome.tenant.as_str()))?;
+            bury(transaction, outcome.delivery)?;
             lanes::let_next_go(transaction, lease.webhook, &lease.lane)?;
         }
     }
@@ -65,6 +63,18 @@ pub(super) fn apply(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlit
         None => None,
     };
     Ok(Recorded::Done { config_version })
+}
+
+/// Puts a delivery that has died on the dead-letter list.
+pub(super) fn bury(transaction: &Transaction<'_>, delivery: DeliveryId) -> rusqlite::Result<()> {
+    transaction
+        .prepare_cached(
+            "INSERT INTO dead SELECT d.id, d.tenant, d.webhook, e.event_type, d.failure_category, d.dead_reason,
+                    d.ended_at
+             FROM deliveries d JOIN events e ON e.tenant = d.tenant AND e.id = d.event WHERE d.id = ?",
+        )?
+        .execute([Col(delivery)])?;
+    Ok(())
 }
 
 /// No lease: either this very outcome was recorded before, or the delivery is somebody else's.

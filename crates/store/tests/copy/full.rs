@@ -14,8 +14,8 @@ use redrive_core::{
     webhook::WebhookState,
 };
 use redrive_store::{
-    ApiKey, AuditEnd, AuditEntry, Birth, Cancelled, Effects, Failing, KeyClaim, LaneKey, MinuteRollup,
-    NewEvent, NewRound, Next, Outcome, Recorded, Redriven, Replayed, Tenant,
+    ApiKey, AuditEnd, AuditEntry, Birth, Cancelled, Effects, Ended, EndedSlot, Failing, KeyClaim, LaneKey,
+    MinuteRollup, NewEvent, NewRound, Next, Outcome, Recorded, Redriven, Replayed, Tenant,
     conformance::{Bench, FRESH, Opened, RETRY, Reopening, at, closed, order},
     sqlite::{Options, Sqlite},
 };
@@ -148,6 +148,9 @@ async fn history(bench: &Bench) {
         rollup.add(70_000_000, Some(FailureCategory::Timeout), at(minute * 60_000 + 1));
         let rollup = MinuteRollup { webhook: bench.webhook, minute: at(minute * 60_000), rollup };
         bench.store().add_rollups(vec![rollup]).await.unwrap();
+        let ended = Ended { delivered: 3, dead: 2, cancelled: 1 };
+        let slot = EndedSlot { tenant: bench.tenant.clone(), slot: at(minute * 60_000), ended };
+        bench.store().add_ended(vec![slot]).await.unwrap();
     }
 }
 

@@ -74,17 +74,22 @@ async fn of_tenant(picture: &mut Picture, store: &dyn Store, tenant: &TenantId) 
         picture.add("configuration", &changes);
     }
     picture.all("webhook", store.list_webhooks(tenant.clone(), page(100)).await.unwrap());
-    let events = store.list_events(tenant.clone(), EventFilter::default(), page(1000)).await.unwrap();
+    let events = store.list_events(tenant.clone(), EventFilter::default(), page(1000)).await.unwrap().found;
     picture.all("event", events);
     let filter = DeliveryFilter::default;
-    let deliveries = store.list_deliveries(tenant.clone(), filter(), page(1000)).await.unwrap();
+    let deliveries = store.list_deliveries(tenant.clone(), filter(), page(1000)).await.unwrap().found;
     let webhooks: BTreeSet<WebhookId> = deliveries.iter().map(|delivery| delivery.webhook).collect();
     for delivery in &deliveries {
         picture.add("delivery", delivery);
         let attempts = store.attempts(tenant.clone(), delivery.id).await.unwrap();
         picture.all("attempt", attempts.unwrap());
     }
-    picture.all("dead", store.list_dead(tenant.clone(), filter(), page(1000)).await.unwrap());
+    picture.all("dead", store.list_dead(tenant.clone(), filter(), page(1000)).await.unwrap().found);
+    picture.all("ended", store.ended(tenant.clone(), Time::default()).await.unwrap());
+    let counted = store.count_dead(tenant.clone(), filter(), [at(100), at(50)], 1000).await.unwrap();
+    let mut groups: Vec<_> = counted.groups.iter().map(|group| format!("{group:?}")).collect();
+    groups.sort();
+    picture.all("dead, counted", groups);
     for webhook in webhooks {
         picture.all("webhook, deleted or not", store.webhooks_by_id(vec![webhook]).await.unwrap());
         picture.add("backlog", &store.backlog(webhook, at(150), 1000).await.unwrap());
@@ -136,7 +141,7 @@ pub(crate) async fn deliver_all(store: &dyn Store, bench: &Bench) -> Vec<String>
     for tenant in tenants {
         let pending = Some(StatusFilter::Is(DeliveryStatus::Pending));
         let filter = DeliveryFilter { status: pending, ..DeliveryFilter::default() };
-        assert_eq!(store.list_deliveries(tenant.id, filter, page(10)).await.unwrap(), []);
+        assert_eq!(store.list_deliveries(tenant.id, filter, page(10)).await.unwrap().found, []);
     }
     // Which of several lanes comes first is nobody's promise.
     claims.sort_by_key(|claim| claim.split_once("} ").map(|(key, _)| key.to_owned()));

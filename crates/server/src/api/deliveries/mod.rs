@@ -1,6 +1,7 @@
 //! `/v1/deliveries` and the deliveries of one webhook: history, attempts, retry, cancel.
 
 mod attempt;
+mod query;
 mod view;
 
 use axum::{
@@ -8,18 +9,21 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use redrive_core::{
-    DeliveryId, DeliveryStatus, EventId, FailureCategory, Invalid, TenantId, Time, WebhookId, lane::Priority,
-};
-use redrive_store::{DeliveryCursor, DeliveryFilter, StatusFilter};
+use redrive_core::{DeliveryId, EventId, TenantId, WebhookId, lane::Priority};
+use redrive_store::{DeliveryCursor, DeliveryFilter};
 use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-pub(super) use self::{attempt::AttemptView, view::DeliveryView};
+pub(super) use self::{
+    attempt::AttemptView,
+    query::{DeadQuery, DeliveryQuery, ExportQuery},
+    view::DeliveryView,
+};
 use super::{
     AppState,
     events::TenantQuery,
+    export::stream,
     extract::{Id, Ids, Manages, May, OptionalJson, Query, Reads},
     page::{Page, Paging},
     problem::{ChangeProblems, Problem, ReadProblems},
@@ -29,6 +33,7 @@ use crate::app::{App, AppError, deliveries::Seen};
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(list))
+        .routes(routes!(export))
         .routes(routes!(get))
         .routes(routes!(attempts))
         .routes(routes!(retry))
@@ -37,66 +42,9 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(retry_of_webhook))
 }
 
-/// Which deliveries to list.
-#[derive(Default, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-pub(super) struct DeliveryQuery {
-    /// `pending`, `in_flight`, `delivered`, `dead`, `cancelled`, or `failed`: at least one failed attempt and
-    /// not delivered.
-    status: Option<String>,
-    /// Only to this webhook.
-    pub(super) webhook_id: Option<String>,
-    /// Only of this event type.
-    event_type: Option<String>,
-    /// Only with this kind of last failure.
-    #[param(value_type = Option<String>)]
-    failure_category: Option<FailureCategory>,
-    /// Only of events from this time on (RFC 3339).
-    #[param(value_type = Option<String>)]
-    from: Option<Time>,
-    /// Only of events before this time (RFC 3339).
-    #[param(value_type = Option<String>)]
-    to: Option<Time>,
-    /// The `next_cursor` of the page before.
-    cursor: Option<String>,
-    /// How many to give: 1 to 500, 50 if left out.
-    #[param(minimum = 1, maximum = 500)]
-    limit: Option<u32>,
-    /// How many to leave out first, up to 10,000; a cursor is better.
-    #[param(maximum = 10000)]
-    offset: Option<u32>,
-    /// The tenant to act for; admin keys only.
-    pub(super) tenant_id: Option<String>,
-}
-
-fn status_filter(text: &str) -> Result<StatusFilter, Problem> {
-    if text == "failed" {
-        return Ok(StatusFilter::Failed);
-    }
-    let known = DeliveryStatus::ALL.into_iter().find(|status| status.name() == text);
-    known.map(StatusFilter::Is).ok_or_else(|| {
-        Invalid::new("status", "must be pending, in_flight, delivered, dead, cancelled or failed").into()
-    })
-}
-
-impl DeliveryQuery {
-    pub(super) fn filter(&self) -> Result<DeliveryFilter, Problem> {
-        let bad_webhook = |error: redrive_core::id::BadId| Invalid::new("webhook_id", error.to_string());
-        Ok(DeliveryFilter {
-            webhook: self.webhook_id.as_deref().map(str::parse).transpose().map_err(bad_webhook)?,
-            event: None,
-            status: self.status.as_deref().map(status_filter).transpose()?,
-            event_type: self.event_type.clone(),
-            failure_category: self.failure_category,
-            from: self.from,
-            to: self.to,
-        })
-    }
-
-    pub(super) fn paging(&self) -> Paging {
-        Paging { cursor: self.cursor.clone(), limit: self.limit, offset: self.offset, tenant_id: None }
-    }
+/// Where a listing goes on after a delivery.
+pub(super) fn cursor_of(seen: &Seen) -> DeliveryCursor {
+    DeliveryCursor { event: seen.delivery.event, delivery: seen.delivery.id }
 }
 
 async fn page_of(
@@ -106,8 +54,7 @@ async fn page_of(
     paging: &Paging,
 ) -> Result<Page<DeliveryView>, Problem> {
     let seen = app.list_deliveries(tenant, filter, paging.request()?).await?;
-    let cursor = |seen: &Seen| DeliveryCursor { event: seen.delivery.event, delivery: seen.delivery.id };
-    Ok(paging.page(seen, cursor, DeliveryView::from))
+    Ok(paging.page_of(seen, cursor_of, DeliveryView::from))
 }
 
 pub(super) async fn list_of_event(
@@ -134,6 +81,54 @@ async fn list(
     page_of(&app, tenant, query.filter()?, &query.paging()).await.map(axum::Json)
 }
 
+/// What a table of deliveries has.
+pub(super) const COLUMNS: &[&str] = &[
+    "id",
+    "event_id",
+    "event_type",
+    "webhook_id",
+    "round",
+    "status",
+    "priority",
+    "attempt_count",
+    "max_attempts",
+    "last_status_code",
+    "failure_category",
+    "last_error",
+    "dead_reason",
+    "likely_recoverable",
+    "recovery_hint",
+    "cancel_reason",
+    "waiting_on",
+    "next_attempt_at",
+    "replay_of",
+    "redriven_as",
+    "created_at",
+    "delivered_at",
+    "dead_at",
+    "cancelled_at",
+    "tenant_id",
+];
+
+/// Export deliveries
+///
+/// Everything that the filter wants, newest event first, as one long answer. One that is broken off was not whole.
+#[utoipa::path(
+    get, path = "/v1/deliveries/export", tag = "deliveries", params(ExportQuery),
+    responses(
+        (status = 200, content((DeliveryView = "application/x-ndjson"), (String = "text/csv"))), ReadProblems,
+    ),
+)]
+async fn export(
+    State(app): State<AppState>,
+    May(caller, _): May<Reads>,
+    Query(query): Query<ExportQuery>,
+) -> Result<Response, Problem> {
+    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
+    let pages = app.export_deliveries(tenant, query.filter()?, false)?;
+    Ok(stream::<_, DeliveryView>("deliveries", query.format, COLUMNS, pages))
+}
+
 /// List a webhook's deliveries
 #[utoipa::path(
     get, path = "/v1/webhooks/{id}/deliveries", tag = "deliveries", params(("id" = String, Path), DeliveryQuery),
@@ -147,7 +142,7 @@ async fn list_of_webhook(
 ) -> Result<axum::Json<Page<DeliveryView>>, Problem> {
     let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
     app.had_webhook(&tenant, id).await?;
-    let filter = DeliveryFilter { webhook: Some(id), ..query.filter()? };
+    let filter = DeliveryFilter { webhooks: vec![id], ..query.filter()? };
     page_of(&app, tenant, filter, &query.paging()).await.map(axum::Json)
 }
 

@@ -2,7 +2,7 @@
 
 use redrive_core::{
     DeadReason, DeliveryId, DeliveryStatus, EventId, FailureCategory, TenantId, Time, WebhookId,
-    gate::WaitingOn, lane::Priority,
+    gate::WaitingOn, lane::Priority, recovery::Recovery,
 };
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -53,6 +53,8 @@ pub(crate) struct DeliveryView {
     dead_reason: Option<DeadReason>,
     /// Whether redriving a dead one, with nothing else changed, may well succeed.
     likely_recoverable: Option<bool>,
+    /// Why so, and what to do first if not, in words.
+    recovery_hint: Option<String>,
     /// Why it was cancelled.
     cancel_reason: Option<String>,
     /// The delivery that this one repeats.
@@ -82,6 +84,9 @@ impl From<Seen> for DeliveryView {
     fn from(seen: Seen) -> Self {
         let delivery = seen.delivery;
         let waiting = seen.waiting.as_ref();
+        let recovery = delivery
+            .dead_reason
+            .map(|reason| Recovery::of(reason, delivery.failure_category, delivery.last_status_code));
         let ended = |status| delivery.ended_at.filter(|_| delivery.status == status);
         Self {
             delivered_at: ended(DeliveryStatus::Delivered),
@@ -103,7 +108,8 @@ impl From<Seen> for DeliveryView {
             last_status_code: delivery.last_status_code,
             failure_category: delivery.failure_category,
             last_error: delivery.last_error,
-            likely_recoverable: delivery.dead_reason.map(DeadReason::likely_recoverable),
+            likely_recoverable: recovery.as_ref().map(|recovery| recovery.likely),
+            recovery_hint: recovery.map(|recovery| recovery.hint),
             dead_reason: delivery.dead_reason,
             cancel_reason: delivery.cancel_reason,
             replay_of: delivery.replay_of,

@@ -21,7 +21,8 @@ pub(super) use self::publish::PublishedView;
 use super::{
     AppState,
     deliveries::{AttemptView, DeliveryView, list_of_event},
-    extract::{Id, Manages, May, OptionalJson, Query, Reads},
+    export::{Format, stream},
+    extract::{Id, List, Manages, May, OptionalJson, Query, Reads},
     page::{Page, Paging},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
@@ -31,6 +32,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(publish::publish, list))
         .routes(routes!(publish::publish_batch))
+        .routes(routes!(export))
         .routes(routes!(get))
         .routes(routes!(deliveries))
         .routes(routes!(attempts))
@@ -100,31 +102,113 @@ impl From<StoredEvent> for EventView {
     }
 }
 
-/// Which events to list.
-#[derive(Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-pub(super) struct EventQuery {
-    /// Only of this type.
-    event_type: Option<String>,
-    /// Only about this subject.
-    subject: Option<String>,
-    /// Only from this time on (RFC 3339).
-    #[param(value_type = Option<String>)]
-    from: Option<Time>,
-    /// Only before this time (RFC 3339).
-    #[param(value_type = Option<String>)]
-    to: Option<Time>,
-    /// The `next_cursor` of the page before.
-    cursor: Option<String>,
-    /// How many to give: 1 to 500, 50 if left out.
-    #[param(minimum = 1, maximum = 500)]
-    limit: Option<u32>,
-    /// How many to leave out first, up to 10,000; a cursor is better.
-    #[param(maximum = 10000)]
-    offset: Option<u32>,
-    /// The tenant to act for; admin keys only.
-    tenant_id: Option<String>,
+/// A query with every filter of events, and more.
+macro_rules! event_query {
+    ($(#[$doc:meta])* $name:ident { $($more:tt)* }) => {
+        $(#[$doc])*
+        #[derive(Deserialize, IntoParams)]
+        #[into_params(parameter_in = Query)]
+        #[serde(deny_unknown_fields)]
+        pub(super) struct $name {
+            /// Only this event.
+            #[param(value_type = Option<String>)]
+            id: Option<EventId>,
+            /// Only with this key; the event's id where it was published without one.
+            idempotency_key: Option<String>,
+            /// Only about this subject.
+            subject: Option<String>,
+            /// Only of this type, or one of these: up to 50, separated by commas, or the parameter repeated.
+            #[param(value_type = Option<Vec<String>>)]
+            event_type: Option<List<String>>,
+            /// Only from this source.
+            source: Option<String>,
+            /// Only from this time on (RFC 3339).
+            #[param(value_type = Option<String>)]
+            from: Option<Time>,
+            /// Only before this time (RFC 3339).
+            #[param(value_type = Option<String>)]
+            to: Option<Time>,
+            /// The tenant to act for; admin keys only.
+            tenant_id: Option<String>,
+            $($more)*
+        }
+
+        impl $name {
+            fn filter(&self) -> EventFilter {
+                EventFilter {
+                    id: self.id,
+                    idempotency_key: self.idempotency_key.clone(),
+                    subject: self.subject.clone(),
+                    event_types: List::values(&self.event_type),
+                    source: self.source.clone(),
+                    from: self.from,
+                    to: self.to,
+                }
+            }
+        }
+    };
+}
+
+event_query! {
+    /// Which events to list.
+    EventQuery {
+        /// The `next_cursor` of the page before.
+        cursor: Option<String>,
+        /// How many to give: 1 to 500, 50 if left out.
+        #[param(minimum = 1, maximum = 500)]
+        limit: Option<u32>,
+        /// How many to leave out first, up to 10,000; a cursor is better.
+        #[param(maximum = 10000)]
+        offset: Option<u32>,
+    }
+}
+
+event_query! {
+    /// Which events to export, and how.
+    EventExportQuery {
+        /// `ndjson`, one JSON object a line, if left out; or `csv`.
+        #[serde(default)]
+        #[param(inline)]
+        format: Format,
+    }
+}
+
+impl EventQuery {
+    fn paging(&self) -> Paging {
+        Paging { cursor: self.cursor.clone(), limit: self.limit, offset: self.offset, tenant_id: None }
+    }
+}
+
+/// What a table of events has.
+const COLUMNS: &[&str] = &[
+    "id",
+    "event_type",
+    "timestamp",
+    "sequence_number",
+    "subject",
+    "source",
+    "idempotency_key",
+    "priority",
+    "data",
+    "metadata",
+    "tenant_id",
+];
+
+/// Export events
+///
+/// Everything that the filter wants, newest first, as one long answer. One that is broken off was not whole.
+#[utoipa::path(
+    get, path = "/v1/events/export", tag = "events", params(EventExportQuery),
+    responses((status = 200, content((EventView = "application/x-ndjson"), (String = "text/csv"))), ReadProblems),
+)]
+async fn export(
+    State(app): State<AppState>,
+    May(caller, _): May<Reads>,
+    Query(query): Query<EventExportQuery>,
+) -> Result<Response, Problem> {
+    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
+    let pages = app.export_events(tenant, query.filter())?;
+    Ok(stream::<_, EventView>("events", query.format, COLUMNS, pages))
 }
 
 /// List events
@@ -138,11 +222,9 @@ async fn list(
     Query(query): Query<EventQuery>,
 ) -> Result<axum::Json<Page<EventView>>, Problem> {
     let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
-    let paging = Paging { cursor: query.cursor, limit: query.limit, offset: query.offset, tenant_id: None };
-    let filter =
-        EventFilter { event_type: query.event_type, subject: query.subject, from: query.from, to: query.to };
-    let events = app.list_events(tenant, filter, paging.request()?).await?;
-    Ok(axum::Json(paging.page(events, |stored| stored.event.id, EventView::from)))
+    let paging = query.paging();
+    let events = app.list_events(tenant, query.filter(), paging.request()?).await?;
+    Ok(axum::Json(paging.page_of(events, |stored| stored.event.id, EventView::from)))
 }
 
 /// The tenant to act for.

@@ -22,7 +22,7 @@ use super::{
     AppState,
     deliveries::TenantInput,
     events::TenantQuery,
-    extract::{Id, Json, Manages, May, OptionalJson, Query, Reads, object},
+    extract::{Id, Json, List, Manages, May, OptionalJson, Query, Reads, object},
     page::{Page, Paging},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
@@ -163,12 +163,15 @@ pub(super) struct BackfillInput {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PurgeQuery {
-    /// Those for one of these webhooks, with commas in between.
-    webhook_id: Option<String>,
-    /// Those of one of these event types, with commas in between.
-    event_type: Option<String>,
-    /// Those whose last attempt failed in one of these ways, with commas in between.
-    failure_category: Option<String>,
+    /// Only to this webhook, or one of these: up to 50, separated by commas, or the parameter repeated.
+    #[param(value_type = Option<Vec<String>>)]
+    webhook_id: Option<List<WebhookId>>,
+    /// Only of this event type, or one of these.
+    #[param(value_type = Option<Vec<String>>)]
+    event_type: Option<List<String>>,
+    /// Only with this kind of last failure, or one of these.
+    #[param(value_type = Option<Vec<String>>)]
+    failure_category: Option<List<FailureCategory>>,
     /// Those of events from this time on (RFC 3339).
     #[param(value_type = Option<String>)]
     from: Option<Time>,
@@ -181,30 +184,16 @@ pub(super) struct PurgeQuery {
     tenant_id: Option<String>,
 }
 
-fn listed<T>(
-    field: &'static str,
-    text: Option<&str>,
-    read: impl Fn(&str) -> Result<T, String>,
-) -> Result<Vec<T>, Problem> {
-    let parts = text.into_iter().flat_map(|text| text.split(','));
-    parts.map(|part| read(part.trim()).map_err(|why| Invalid::new(field, why).into())).collect()
-}
-
 impl PurgeQuery {
-    fn selection(&self) -> Result<Selection, Problem> {
-        let category = |name: &str| {
-            let known = FailureCategory::ALL.into_iter().find(|category| category.name() == name);
-            known.ok_or_else(|| "no such kind of failure; see the API documentation".to_owned())
-        };
-        let webhook = |id: &str| id.parse().map_err(|error: redrive_core::id::BadId| error.to_string());
-        Ok(Selection {
-            webhook_ids: listed("webhook_id", self.webhook_id.as_deref(), webhook)?,
-            event_types: listed("event_type", self.event_type.as_deref(), |name| Ok(name.to_owned()))?,
-            failure_categories: listed("failure_category", self.failure_category.as_deref(), category)?,
+    fn selection(&self) -> Selection {
+        Selection {
+            webhook_ids: List::values(&self.webhook_id),
+            event_types: List::values(&self.event_type),
+            failure_categories: List::values(&self.failure_category),
             statuses: Vec::new(),
             from: self.from,
             to: self.to,
-        })
+        }
     }
 }
 
@@ -356,7 +345,7 @@ async fn purge(
     let order = OperationOrder {
         kind: OperationKind::Purge,
         among: Among::Dead,
-        selection: query.selection()?,
+        selection: query.selection(),
         rate: None,
         priority: None,
     };

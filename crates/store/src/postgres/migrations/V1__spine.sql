@@ -128,6 +128,17 @@ CREATE TABLE rollups (
 -- By an expression, so that nothing but forgetting old minutes ever goes by it.
 CREATE INDEX rollups_by_minute ON rollups ((minute / 60000));
 
+-- How many deliveries of a tenant ended in each few minutes, and how.
+CREATE TABLE ended (
+    tenant    text COLLATE "C" NOT NULL,
+    slot      bigint NOT NULL,
+    delivered bigint NOT NULL,
+    dead      bigint NOT NULL,
+    cancelled bigint NOT NULL,
+    PRIMARY KEY (tenant, slot)
+) WITH (fillfactor = 50);
+CREATE INDEX ended_by_slot ON ended (slot);
+
 -- Events, deliveries and attempts are kept by month. Ids begin with their time, and a delivery's id takes its
 -- event's time, so all that belongs to an event is in one month. Months are made ahead, see partitions.rs.
 -- Every look-up of an event names the tenant.
@@ -137,9 +148,9 @@ CREATE TABLE events (
     seq             bigint NOT NULL,
     event_type      text COLLATE "C" NOT NULL,
     timestamp       bigint NOT NULL,
-    idempotency_key text,
+    idempotency_key text COLLATE "C",
     source          text,
-    subject         text,
+    subject         text COLLATE "C",
     priority        smallint NOT NULL,
     metadata        bytea,
     data            bytea NOT NULL,
@@ -147,6 +158,7 @@ CREATE TABLE events (
     erased_at       bigint
 ) PARTITION BY RANGE (id);
 CREATE UNIQUE INDEX events_by_tenant ON events (tenant, id);
+CREATE INDEX events_by_key ON events (tenant, idempotency_key, id) WHERE idempotency_key IS NOT NULL;
 CREATE INDEX events_by_subject ON events (tenant, subject, id) WHERE subject IS NOT NULL;
 
 CREATE TABLE idempotency (
@@ -265,11 +277,22 @@ CREATE TABLE homes (
 );
 CREATE INDEX homes_by_epoch ON homes (epoch);
 
+-- Deliveries that were given up on and not redriven, with what they are looked for by.
 CREATE TABLE dead (
-    delivery uuid PRIMARY KEY,
-    tenant   text COLLATE "C" NOT NULL
+    delivery   uuid PRIMARY KEY,
+    tenant     text COLLATE "C" NOT NULL,
+    webhook    uuid NOT NULL,
+    event_type text COLLATE "C" NOT NULL,
+    category   smallint,
+    reason     smallint NOT NULL,
+    died_at    bigint NOT NULL
 );
-CREATE INDEX dead_by_tenant ON dead (tenant, delivery);
+-- With all that is counted, so that counting reads nothing else.
+CREATE INDEX dead_by_tenant ON dead (tenant, delivery)
+    INCLUDE (webhook, event_type, category, reason, died_at);
+CREATE INDEX dead_by_webhook ON dead (webhook, delivery);
+CREATE INDEX dead_by_type ON dead (tenant, event_type, delivery);
+CREATE INDEX dead_by_category ON dead (tenant, category, delivery) WHERE category IS NOT NULL;
 
 -- Deliveries that did not simply arrive: failed so far, dead, or cancelled, as `deliveries` says. Kept beside it,
 -- since an index on what an attempt changes would make every attempt change all indexes. See undelivered.rs.
@@ -278,10 +301,12 @@ CREATE TABLE undelivered (
     tenant   text COLLATE "C" NOT NULL,
     webhook  uuid NOT NULL,
     status   smallint NOT NULL,
-    category smallint
+    category smallint,
+    code     smallint
 ) WITH (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.05);
 CREATE INDEX undelivered_by_status ON undelivered (tenant, status, delivery);
 CREATE INDEX undelivered_by_category ON undelivered (tenant, category, delivery) WHERE category IS NOT NULL;
+CREATE INDEX undelivered_by_code ON undelivered (tenant, code, delivery) WHERE code IS NOT NULL;
 CREATE INDEX undelivered_failed ON undelivered (tenant, delivery) WHERE category IS NOT NULL;
 CREATE INDEX undelivered_by_webhook ON undelivered (webhook, delivery);
 

@@ -120,6 +120,17 @@ CREATE TABLE rollups (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX rollups_by_minute ON rollups (minute);
 
+-- How many deliveries of a tenant ended in each few minutes, and how.
+CREATE TABLE ended (
+    tenant    TEXT NOT NULL,
+    slot      INTEGER NOT NULL,
+    delivered INTEGER NOT NULL,
+    dead      INTEGER NOT NULL,
+    cancelled INTEGER NOT NULL,
+    PRIMARY KEY (tenant, slot)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX ended_by_slot ON ended (slot);
+
 -- A table with row ids, unlike the others: rows are large and only ever appended, which is cheap there, while
 -- a tree ordered by id would be rebalanced every few inserts. Every look-up names the tenant.
 CREATE TABLE events (
@@ -138,6 +149,7 @@ CREATE TABLE events (
     erased_at       INTEGER
 ) STRICT;
 CREATE UNIQUE INDEX events_by_tenant ON events (tenant, id);
+CREATE INDEX events_by_key ON events (tenant, idempotency_key, id) WHERE idempotency_key IS NOT NULL;
 CREATE INDEX events_by_subject ON events (tenant, subject, id) WHERE subject IS NOT NULL;
 
 CREATE TABLE idempotency (
@@ -174,6 +186,13 @@ CREATE TABLE deliveries (
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX deliveries_by_event ON deliveries (event, webhook, round);
 CREATE INDEX deliveries_by_webhook ON deliveries (webhook, id);
+-- Deliveries that did not simply arrive. What is delivered at the first attempt is in none of these.
+CREATE INDEX deliveries_by_category ON deliveries (tenant, failure_category, id)
+    WHERE failure_category IS NOT NULL;
+CREATE INDEX deliveries_by_code ON deliveries (tenant, last_status_code, id) WHERE last_status_code >= 300;
+CREATE INDEX deliveries_given_up ON deliveries (tenant, status, id) WHERE status >= 3;
+CREATE INDEX deliveries_undelivered ON deliveries (webhook, id)
+    WHERE (status >= 3 OR failure_category IS NOT NULL);
 
 CREATE TABLE attempts (
     delivery             BLOB NOT NULL,
@@ -213,7 +232,7 @@ CREATE TABLE leased (
     cancel   TEXT
 ) STRICT, WITHOUT ROWID;
 -- Nobody may start the next of an order while somebody has one before it.
-CREATE INDEX leased_in_order ON leased (webhook, lane) WHERE lane < 'A';
+CREATE INDEX leased_in_order ON leased (webhook, lane, seq) WHERE lane < 'A';
 
 CREATE TABLE waiting (
     delivery   BLOB PRIMARY KEY,
@@ -295,10 +314,20 @@ CREATE TABLE changes (
     delivery BLOB
 ) STRICT;
 
+-- Deliveries that were given up on and not redriven, with what they are looked for by.
 CREATE TABLE dead (
-    delivery BLOB PRIMARY KEY,
-    tenant   TEXT NOT NULL
+    delivery   BLOB PRIMARY KEY,
+    tenant     TEXT NOT NULL,
+    webhook    BLOB NOT NULL,
+    event_type TEXT NOT NULL,
+    category   INTEGER,
+    reason     INTEGER NOT NULL,
+    died_at    INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX dead_by_tenant ON dead (tenant, delivery);
+-- With all that is counted, so that counting reads nothing else.
+CREATE INDEX dead_by_tenant ON dead (tenant, delivery, webhook, event_type, category, reason, died_at);
+CREATE INDEX dead_by_webhook ON dead (webhook, delivery);
+CREATE INDEX dead_by_type ON dead (tenant, event_type, delivery);
+CREATE INDEX dead_by_category ON dead (tenant, category, delivery) WHERE category IS NOT NULL;
 
 INSERT INTO tenants (id, name, created_at) VALUES ('default', 'Default', 0);

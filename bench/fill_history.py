@@ -1,0 +1,67 @@
+"""Fills an embedded store with finished deliveries: what fill_history.sql does for PostgreSQL, row for row.
+
+Usage: fill_history.py DATABASE N DAYS
+It writes past the API, so it must follow the schema (crates/store/src/sqlite/migrations) and the numbers that
+stand for states. The database must have webhooks, and no server may have it open.
+"""
+
+import hashlib
+import sqlite3
+import sys
+import time
+
+BATCH = 20_000
+
+
+def id_at(ms, salt, n):
+    digest = hashlib.md5(f"{salt}{n}".encode()).hexdigest()
+    return bytes.fromhex(f"{ms:012x}7{digest[:3]}8{digest[3:18]}")
+
+
+def fill(store, count, days):
+    hooks = [row[0] for row in store.execute("SELECT id FROM webhooks WHERE deleted = 0 ORDER BY id")]
+    (first,) = store.execute("SELECT next_seq FROM tenants WHERE id = 'default'").fetchone()
+    newest, apart = int(time.time() * 1000) - 60_000, days * 86_400_000 // count
+    for begin in range(0, count, BATCH):
+        rows = {"events": [], "deliveries": [], "attempts": [], "dead": []}
+        for n in range(begin, min(begin + BATCH, count)):
+            ms = newest - (count - 1 - n) * apart
+            event, delivery = id_at(ms, "event", n), id_at(ms, "delivery", n)
+            hook, died, rare = hooks[n % len(hooks)], n % 1000 == 7, n % 100 == 7
+            kind = "bench.rare" if n % 10_000 == 7 else "bench.history"
+            data = ('{"seq":"%022d","pad":"' % n).ljust(510, "x") + '"}'
+            key, subject = (f"key-{n}", f"subject-{n % 1000}") if rare else (None, None)
+            rows["events"].append(
+                (event, "default", first + n, kind, ms, key, None, subject, 2, None, data.encode())
+            )
+            ended = (3, 500, 2, "the endpoint answered 500", 2) if died else (2, 200, None, None, None)
+            status, code, category, error, reason = ended
+            rows["deliveries"].append(
+                (delivery, "default", event, hook, 1, status, 1, 2, 1, code, category, error, reason, None, ms,
+                 ms + 2, None, None)
+            )
+            rows["attempts"].append(
+                (delivery, 1, id_at(ms + 2, "attempt", n), 3 if died else 1, category, code, error, None,
+                 b"content-length: 0\n", None, None, None, None, 300, 300, ms, ms + 1, None, 0, "history#1")
+            )
+            if died:
+                rows["dead"].append((delivery, "default", hook, kind, category, reason, ms + 2))
+        with store:
+            for table, values in rows.items():
+                if values:
+                    places = ", ".join("?" * len(values[0]))
+                    store.executemany(f"INSERT INTO {table} VALUES ({places})", values)
+    with store:
+        store.execute("UPDATE tenants SET next_seq = next_seq + ? WHERE id = 'default'", (count,))
+
+
+def main():
+    path, count, days = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    store = sqlite3.connect(path)
+    store.execute("PRAGMA synchronous = OFF")
+    fill(store, count, days)
+    store.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    store.close()
+
+
+main()

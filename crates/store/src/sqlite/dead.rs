@@ -1,0 +1,111 @@
+//! Counting dead letters, and how many deliveries end. Counting walks one index that has all it needs.
+
+use redrive_core::{TenantId, Time};
+use rusqlite::{Connection, Row, ToSql, Transaction};
+
+use super::{
+    convert::{Col, get, get_opt},
+    listing::{Sql, way_code},
+};
+use crate::{
+    DeadCount, DeadGroup, DeliveryFilter, Ended, EndedSlot,
+    lead::{Lead, Range},
+};
+
+/// The newest dead letters of a tenant, in the order of the index that has all that is counted.
+const NEWEST: &str = "SELECT webhook, event_type, category, reason, died_at FROM dead
+     WHERE tenant = ? AND delivery >= ? AND delivery < ? ORDER BY delivery DESC LIMIT ?";
+const IS_MORE: &str = "SELECT 1 FROM dead WHERE tenant = ? AND delivery >= ? AND delivery < ?
+     ORDER BY delivery DESC LIMIT 1 OFFSET ?";
+
+/// Counts those of the newest `most` that a filter wants: however rare they are, no more are looked at.
+pub(super) fn count(
+    connection: &Connection,
+    tenant: &TenantId,
+    filter: &DeliveryFilter,
+    bounds: [Time; 2],
+    most: usize,
+) -> rusqlite::Result<DeadCount> {
+    let Range { low, high } = Range::of_deliveries(Lead::Dead, filter, None);
+    let mut sql = Sql::new(format!(
+        "SELECT webhook, event_type, category, reason, (died_at <= ?) + (died_at <= ?), count(*)
+         FROM ({NEWEST}) WHERE true"
+    ));
+    sql.and_any("webhook", filter.webhooks.iter().copied().map(Col));
+    sql.and_any("event_type", filter.event_types.iter().cloned());
+    sql.and_any("category", filter.failure_categories.iter().copied().map(Col));
+    sql.and_any("reason", filter.dead_reasons.iter().copied().map(Col));
+    if let Some(ways) = filter.recoverable_ways() {
+        sql.and_any("reason * 100 + coalesce(category, 0)", ways.into_iter().map(way_code));
+    }
+    sql.push(" GROUP BY 1, 2, 3, 4, 5");
+    let (bounds, tenant, most) = (bounds.map(Col), tenant.as_str(), most as i64);
+    let mut values: Vec<&dyn ToSql> = vec![&bounds[0], &bounds[1], &tenant, &low, &high, &most];
+    values.extend(sql.values());
+    let read = |row: &Row<'_>| {
+        Ok(DeadGroup {
+            webhook: get(row, 0)?,
+            event_type: row.get(1)?,
+            category: get_opt(row, 2)?,
+            reason: get(row, 3)?,
+            age: row.get(4)?,
+            count: number(row, 5)?,
+        })
+    };
+    let groups = connection
+        .prepare_cached(&sql.text)?
+        .query_map(&values[..], read)?
+        .collect::<rusqlite::Result<_>>()?;
+    let more = connection.prepare_cached(IS_MORE)?.exists((tenant, low, high, most))?;
+    Ok(DeadCount { groups, more })
+}
+
+fn number(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
+    row.get::<_, i64>(column).map(i64::unsigned_abs)
+}
+
+pub(super) fn add(transaction: &Transaction<'_>, ended: &[EndedSlot]) -> rusqlite::Result<()> {
+    for one in ended {
+        transaction
+            .prepare_cached(
+                "INSERT INTO ended VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
+                     delivered = delivered + excluded.delivered, dead = dead + excluded.dead,
+                     cancelled = cancelled + excluded.cancelled",
+            )?
+            .execute((
+                one.tenant.as_str(),
+                Col(one.slot),
+                one.ended.delivered as i64,
+                one.ended.dead as i64,
+                one.ended.cancelled as i64,
+            ))?;
+    }
+    Ok(())
+}
+
+pub(super) fn ended(
+    connection: &Connection,
+    tenant: &TenantId,
+    from: Time,
+) -> rusqlite::Result<Vec<(Time, Ended)>> {
+    let slots =
+        "SELECT slot, delivered, dead, cancelled FROM ended WHERE tenant = ? AND slot >= ? ORDER BY slot";
+    let read = |row: &Row<'_>| {
+        let ended = Ended { delivered: number(row, 1)?, dead: number(row, 2)?, cancelled: number(row, 3)? };
+        Ok((get(row, 0)?, ended))
+    };
+    connection.prepare_cached(slots)?.query_map((tenant.as_str(), Col(from)), read)?.collect()
+}
+
+pub(super) fn forget(transaction: &Transaction<'_>, before: Time, limit: usize) -> rusqlite::Result<usize> {
+    transaction.execute(
+        "DELETE FROM ended WHERE (tenant, slot) IN (SELECT tenant, slot FROM ended WHERE slot < ? LIMIT ?)",
+        (Col(before), limit as i64),
+    )
+}
+
+/// The statements that count, for a test that looks at their plans.
+#[cfg(feature = "conformance")]
+pub(super) fn planned() -> [(String, String); 2] {
+    [("count the dead".into(), NEWEST.into()), ("more of the dead".into(), IS_MORE.into())]
+}
