@@ -12,6 +12,7 @@ pub mod delivery;
 pub mod event;
 pub mod event_type;
 pub mod fairness;
+pub mod filter;
 pub mod forwarded;
 pub mod gate;
 pub mod health;

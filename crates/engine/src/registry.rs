@@ -16,6 +16,7 @@ use redrive_core::{
     confidential::{EndpointAuth, Hidden},
     event::PayloadFormat,
     event_type::Pattern,
+    filter::{Filter, Payload},
     invalid::Invalid,
     lane::Ordering,
     limiter::RateLimit,
@@ -61,6 +62,7 @@ pub struct Hook {
     pub headers: Option<Box<HeaderMap>>,
     events: Box<[Pattern]>,
     subjects: Box<[String]>,
+    filter: Option<Box<Filter>>,
     /// When something is to be done about it.
     due_at: Option<Time>,
     expires_at: Option<Time>,
@@ -109,6 +111,7 @@ impl Hook {
             headers: (!headers.is_empty()).then(|| Box::new(headers)),
             events: spec.events.iter().cloned().collect(),
             subjects: spec.subjects.iter().cloned().collect(),
+            filter: spec.filter.map(Box::new),
             due_at: webhook_due,
             expires_at: spec.expires_at,
             rate_limit: spec.rate_limit.or(defaults.settings.webhook_rate_limit),
@@ -129,6 +132,16 @@ impl Hook {
     /// How fast it is sent to.
     pub fn rate_limit(&self) -> Option<RateLimit> {
         self.rate_limit
+    }
+
+    /// Whether it looks into payloads.
+    pub fn has_filter(&self) -> bool {
+        self.filter.is_some()
+    }
+
+    /// Whether it wants events with this payload.
+    pub fn wants_payload(&self, payload: &Payload<'_>) -> bool {
+        self.filter.as_ref().is_none_or(|filter| filter.matches(payload))
     }
 
     /// Whether its time is over.

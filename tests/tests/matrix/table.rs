@@ -57,6 +57,7 @@ pub(crate) const TABLE: &[Row] = &[
     row("DELETE", "/v1/webhooks/{id}", Manage, "", 204),
     row("POST", "/v1/webhooks/{id}/rotate-secret", Manage, "{}", 200),
     row("POST", "/v1/webhooks/{id}/test", Manage, "{}", 202),
+    row("POST", "/v1/webhooks/{id}/filter/test", Read, r#"{"data": {}}"#, 200),
     row("POST", "/v1/webhooks/{id}/pause", Manage, "{}", 200),
     row("POST", "/v1/webhooks/{id}/resume", Manage, "{}", 200),
     row("POST", "/v1/webhooks/{id}/enable", Manage, "{}", 200),
