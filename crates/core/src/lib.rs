@@ -29,6 +29,7 @@ pub mod pace;
 pub mod quota;
 pub mod reach;
 pub mod retry;
+pub mod schema;
 pub mod share;
 pub mod signature;
 pub mod subscription;

@@ -5,6 +5,8 @@
 //! Beside it: `coordination` is what the gate asks, `circuit` moves circuits, `expiry` ends what waited for too
 //! long, `health` counts, `waiting` says in words what a delivery waits for.
 //!
+//! `catalogue` is what a tenant says about its event types, and is asked before anything is stored.
+//!
 //! Among other nodes on the same store: `fleet` beats and takes over from the dead, `follow` learns what others
 //! changed, `homes` are webhooks that one node alone sends to, `shares` divides what all use together.
 //!
@@ -12,6 +14,7 @@
 //! outcomes, only `queue` claims, only `clock` reads a clock or rolls dice.
 
 mod attempt;
+mod catalogue;
 mod circuit;
 pub mod clock;
 mod coordination;
@@ -87,6 +90,8 @@ struct Inner {
     expiry_alarm: Notify,
     /// Turns for asking endpoints to echo.
     verifying: Arc<Semaphore>,
+    /// Turns for checking large payloads by their schemas.
+    checking: Arc<Semaphore>,
     /// Outcomes that the store has not taken yet.
     kept: Kept,
     /// When the scheduler looks again.

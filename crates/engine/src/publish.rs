@@ -77,6 +77,20 @@ pub enum PublishError {
     /// The type is one that only Redrive publishes.
     #[error("event types beginning with \"redrive.\" are published by Redrive alone")]
     Reserved,
+    /// The payload does not fit the schema of its type.
+    #[error(transparent)]
+    Misfit(Invalid),
+    /// The tenant publishes registered types alone, and this is none.
+    #[error(
+        "the event type {0} is not registered, and this tenant publishes registered types alone; register it with \
+         POST /v1/event-types, or publish one that GET /v1/event-types lists"
+    )]
+    Unregistered(Box<str>),
+    /// The type is not to be published any more.
+    #[error(
+        "the event type {0} is archived; PATCH /v1/event-types/{0} with \"archived\": false to publish it again"
+    )]
+    Archived(Box<str>),
     /// The key belongs to another event.
     #[error("the idempotency key was used before for another event ({0})")]
     KeyReused(EventId),
@@ -116,6 +130,14 @@ impl Engine {
             leave_out_filtered(&event, only, &mut fan_out.hooks);
             let deliveries = fan_out.hooks.len();
             let term = inner.fleet.term();
+            if only.is_none()
+                && let Err(refused) = inner.check_standing(&event, &fan_out.standing).await
+            {
+                match inner.reconsidered(&term, &event, fan_out, refused).await? {
+                    Some(receipt) => return Ok(receipt),
+                    None => continue,
+                }
+            }
             match inner.commit(&term, &event, fan_out).await? {
                 Published::ConfigChanged => inner.registry.refresh(store, &event.tenant).await?,
                 Published::New { sequence_number } => {
@@ -128,16 +150,7 @@ impl Engine {
                         duplicate: false,
                     });
                 }
-                Published::Duplicate { event } => {
-                    inner.metrics.duplicates.inc();
-                    return Ok(Receipt {
-                        event,
-                        timestamp: event.time(),
-                        sequence_number: None,
-                        deliveries: None,
-                        duplicate: true,
-                    });
-                }
+                Published::Duplicate { event } => return Ok(inner.repeated(event)),
                 Published::KeyReused { event } => return Err(PublishError::KeyReused(event)),
                 Published::NoTenant => return Err(PublishError::NoTenant),
                 Published::Fenced => {
@@ -188,6 +201,36 @@ impl Inner {
             metadata: draft.metadata,
         };
         (event, draft.only)
+    }
+
+    fn repeated(&self, event: EventId) -> Receipt {
+        self.metrics.duplicates.inc();
+        Receipt { event, timestamp: event.time(), sequence_number: None, deliveries: None, duplicate: true }
+    }
+
+    /// What becomes of an event that the catalogue, as it is known here, does not allow. If it repeats one that was
+    /// taken before the rules changed, whoever got no answer then gets it now. None: the catalogue was behind.
+    async fn reconsidered(
+        self: &Arc<Self>,
+        term: &Arc<Term>,
+        event: &Arc<Event>,
+        fan_out: FanOut,
+        refused: PublishError,
+    ) -> Result<Option<Receipt>, PublishError> {
+        let version = fan_out.version;
+        if event.idempotency_key.is_some() {
+            // Offered by a version that never was, it is only looked up.
+            let nowhere = FanOut { version: -1, hooks: Vec::new(), ..fan_out };
+            if let Published::Duplicate { event } = self.commit(term, event, nowhere).await? {
+                return Ok(Some(self.repeated(event)));
+            }
+        }
+        // No commit would tell that the catalogue is behind.
+        self.registry.refresh(&*self.store, &event.tenant).await?;
+        match self.registry.version(&event.tenant) == Some(version) {
+            true => Err(refused),
+            false => Ok(None),
+        }
     }
 
     /// Commits an event with one fan-out and hands over what is born leased.

@@ -28,7 +28,13 @@ use redrive_core::{
 use redrive_egress::Target;
 use redrive_store::{Store, StoreError};
 
-use crate::{ids::ById, settings::Settings, shares::Shares, tenancy::Tenancy};
+use crate::{
+    catalogue::{Catalogue, Standing},
+    ids::ById,
+    settings::Settings,
+    shares::Shares,
+    tenancy::Tenancy,
+};
 
 /// Webhooks read at one go.
 const PAGE: usize = 64;
@@ -161,6 +167,9 @@ struct Config {
     version: i64,
     hooks: ById<WebhookId, Arc<Hook>>,
     subscriptions: Subscriptions,
+    catalogue: Arc<Catalogue>,
+    /// Whether only registered event types may be published.
+    strict: bool,
 }
 
 impl Config {
@@ -182,6 +191,8 @@ impl Config {
 pub(crate) struct FanOut {
     pub(crate) version: i64,
     pub(crate) hooks: Vec<Arc<Hook>>,
+    /// What the tenant says about the event's type.
+    pub(crate) standing: Standing,
 }
 
 /// What is known of one webhook.
@@ -265,6 +276,11 @@ impl Registry {
         self.tenants.read().contains_key(tenant)
     }
 
+    /// The version of a tenant's webhooks and event types that is known.
+    pub(crate) fn version(&self, tenant: &TenantId) -> Option<i64> {
+        self.tenants.read().get(tenant).map(|config| config.read().version)
+    }
+
     /// Every tenant that is known to exist.
     pub(crate) fn tenants(&self) -> Vec<TenantId> {
         self.tenants.read().keys().cloned().collect()
@@ -319,7 +335,8 @@ impl Registry {
             None => config.subscriptions.matching(event_type, subject),
         };
         let hooks = ids.iter().filter_map(|id| config.hooks.get(id).cloned()).collect();
-        Ok(Some(FanOut { version: config.version, hooks }))
+        let standing = config.catalogue.standing(event_type, config.strict);
+        Ok(Some(FanOut { version: config.version, hooks, standing }))
     }
 
     /// Reads a tenant's webhooks if they are not known yet.
@@ -334,7 +351,11 @@ impl Registry {
     /// False: no such tenant.
     pub(crate) async fn refresh(&self, store: &dyn Store, tenant: &TenantId) -> Result<bool, StoreError> {
         loop {
-            let known = self.tenants.read().get(tenant).map_or(0, |config| config.read().version);
+            let (known, catalogue) =
+                self.tenants.read().get(tenant).map_or_else(Default::default, |config| {
+                    let config = config.read();
+                    (config.version, config.catalogue.clone())
+                });
             let changes = store.config_changes(tenant.clone(), known, PAGE).await?;
             let Some(changes) = changes else {
                 // It may have been there once.
@@ -347,8 +368,13 @@ impl Registry {
                 }
                 return Ok(false);
             };
+            let strict = changes.rules.strict_event_types;
+            let catalogue = match catalogue.version == changes.types_version {
+                true => catalogue,
+                false => Arc::new(catalogue.refreshed(store, tenant, changes.types_version).await?),
+            };
             self.tenancy(tenant).set(changes.rules);
-            self.apply(tenant, known, changes.version, changes.webhooks);
+            self.apply(tenant, known, changes.version, changes.webhooks, Some((catalogue, strict)));
             if !changes.more {
                 return Ok(true);
             }
@@ -358,12 +384,19 @@ impl Registry {
     /// Takes in a webhook that this node has just stored as the tenant's `version`.
     pub(crate) fn changed(&self, webhook: Webhook, version: i64) {
         let tenant = webhook.tenant.clone();
-        self.apply(&tenant, version - 1, version, vec![webhook]);
+        self.apply(&tenant, version - 1, version, vec![webhook], None);
     }
 
     /// Applies changes made after `since`; those that do not connect to what is known are left to the next
     /// refresh.
-    fn apply(&self, tenant: &TenantId, since: i64, version: i64, webhooks: Vec<Webhook>) {
+    fn apply(
+        &self,
+        tenant: &TenantId,
+        since: i64,
+        version: i64,
+        webhooks: Vec<Webhook>,
+        told: Option<(Arc<Catalogue>, bool)>,
+    ) {
         let hooks: Vec<_> = webhooks.into_iter().map(|webhook| self.remember(webhook, version)).collect();
         let config = self.tenants.read().get(tenant).cloned();
         let config = match config {
@@ -377,6 +410,9 @@ impl Registry {
         }
         for hook in hooks {
             config.put(hook);
+        }
+        if let Some((catalogue, strict)) = told {
+            (config.catalogue, config.strict) = (catalogue, strict);
         }
         config.version = version;
     }

@@ -15,6 +15,10 @@ use redrive_core::{
     webhook::Webhook,
 };
 
+mod event_types;
+
+pub use event_types::*;
+
 /// Who owns a lease: a number that one start of one node takes and nobody takes again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub i64);
@@ -417,6 +421,8 @@ pub struct ConfigChanges {
     pub more: bool,
     /// What holds for the tenant as a whole.
     pub rules: TenantRules,
+    /// The version at which its event types last changed; 0 if it never had any.
+    pub types_version: i64,
     /// What changed; deleted webhooks included unless everything was asked for.
     pub webhooks: Vec<Webhook>,
 }

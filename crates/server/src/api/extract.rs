@@ -36,6 +36,8 @@ pub(super) struct Publishes;
 pub(super) struct Reads;
 /// Changing a tenant's things.
 pub(super) struct Manages;
+/// Changing what those who publish rely on: everything of a tenant, but not by a customer's session.
+pub(super) struct Operates;
 /// Everything, for any tenant.
 pub(super) struct Administers;
 
@@ -54,6 +56,13 @@ impl Needs for Reads {
 impl Needs for Manages {
     fn check(caller: &Caller) -> Result<(), AppError> {
         caller.must_have(Scope::Manage)
+    }
+}
+
+impl Needs for Operates {
+    fn check(caller: &Caller) -> Result<(), AppError> {
+        caller.must_have(Scope::Manage)?;
+        caller.must_not_be_session()
     }
 }
 

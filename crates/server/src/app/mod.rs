@@ -8,6 +8,7 @@ mod blocked;
 pub mod circuit;
 pub mod deliveries;
 pub mod error;
+pub mod event_types;
 pub mod events;
 pub mod health;
 pub mod keys;

@@ -8,6 +8,7 @@ mod changes;
 mod claim;
 mod connect;
 mod convert;
+mod event_types;
 mod gates;
 mod hints;
 mod history;

@@ -7,6 +7,7 @@ mod audit;
 mod changes;
 mod claim;
 mod convert;
+mod event_types;
 pub(crate) mod export;
 mod gates;
 mod history;
