@@ -6,6 +6,7 @@
 
 pub mod address;
 pub mod breaker;
+pub mod cloudevents;
 pub mod confidential;
 pub mod decide;
 pub mod delivery;

@@ -58,7 +58,7 @@ const OWN_HEADERS: [&str; 16] = [
     "x-idempotency-key",
 ];
 /// Families of headers that Redrive owns.
-const OWN_PREFIXES: [&str; 3] = ["webhook-", "x-webhook-", "proxy-"];
+const OWN_PREFIXES: [&str; 4] = ["webhook-", "x-webhook-", "proxy-", "ce-"];
 
 /// Who looks after the endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -67,6 +67,7 @@ macro_rules! conformance_suite {
             one_event_is_owed_to_a_webhook_once,
             an_event_that_nobody_wants_is_stored,
             bytes_are_kept_as_they_are,
+            a_delivery_keeps_its_format,
             a_publisher_that_went_away_is_served_all_the_same,
             what_was_published_survives_reopening,
         }
