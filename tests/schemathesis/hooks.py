@@ -44,6 +44,8 @@ def real_path(case, number):
         parameters["id"] = one_of("doomed", number)
     elif "id" in parameters and kind in THINGS:
         parameters["id"] = one_of(kind, number)
+    if "name" in parameters:
+        parameters["name"] = one_of("event-types", number)
     if "key_id" in parameters:
         parameters["key_id"] = one_of("keys" if kind == "tenants" else "admin-keys", number)
 

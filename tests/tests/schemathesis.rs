@@ -121,6 +121,10 @@ async fn things(home: &Path) -> Value {
     for tenant in &doomed {
         api.post("/v1/tenants", json!({"id": tenant})).await.expect(201);
     }
+    let types: Vec<_> = (0..100).map(|number| format!("registered.{number}")).collect();
+    for name in &types {
+        api.post("/v1/event-types", json!({"name": name})).await.expect(201);
+    }
     let deliveries = entries(&api.get("/v1/deliveries?limit=500").await.expect(200));
     let pair = |delivery: &Value| json!([delivery["webhook_id"], delivery["id"]]);
     let mut operations = Vec::new();
@@ -134,6 +138,7 @@ async fn things(home: &Path) -> Value {
         "events": column(&deliveries, "event_id"),
         "deliveries": column(&deliveries, "id"),
         "pairs": deliveries.iter().map(pair).collect::<Vec<_>>(),
+        "event-types": types,
         "tenants": ["acme"],
         "doomed": doomed,
         "keys": keys(&api, "/v1/tenants/acme/api-keys", json!({})).await,

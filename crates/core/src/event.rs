@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    event_type,
+    cloudevents, event_type,
     id::EventId,
     invalid::{Invalid, plain_text},
     lane::Priority,
@@ -118,14 +118,35 @@ pub enum PayloadFormat {
     Envelope,
     /// The payload alone.
     Data,
+    /// A CloudEvent, all of it in the body.
+    Cloudevents,
+    /// A CloudEvent, its payload in the body and the rest in headers.
+    CloudeventsBinary,
 }
 
 impl PayloadFormat {
     /// The body for an event in this format: the same bytes every time.
     pub fn render(self, event: &Event) -> Bytes {
         match self {
-            Self::Data => event.data.clone(),
+            Self::Data | Self::CloudeventsBinary => event.data.clone(),
             Self::Envelope => envelope(event),
+            Self::Cloudevents => cloudevents::structured(event),
+        }
+    }
+
+    /// What the body is.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::Envelope | Self::Data | Self::CloudeventsBinary => "application/json",
+            Self::Cloudevents => cloudevents::STRUCTURED,
+        }
+    }
+
+    /// The headers that belong to the format: the same every time.
+    pub fn headers(self, event: &Event) -> Vec<(String, String)> {
+        match self {
+            Self::Envelope | Self::Data | Self::Cloudevents => Vec::new(),
+            Self::CloudeventsBinary => cloudevents::headers(event),
         }
     }
 }

@@ -19,6 +19,14 @@ impl Invalid {
     }
 }
 
+/// What somebody most likely meant who wrote something that is not known; none if nothing is like it.
+pub(crate) fn nearest<'a>(written: &str, known: &[&'a str]) -> Option<&'a str> {
+    let written = written.to_lowercase();
+    let distance = |name: &str| strsim::damerau_levenshtein(name, &written);
+    let best = known.iter().copied().min_by_key(|name| distance(name))?;
+    (distance(best) <= best.len().div_ceil(2)).then_some(best)
+}
+
 /// Refuses a text that is longer than `max` bytes or holds control characters.
 pub(crate) fn plain_text(field: &'static str, text: &str, max: usize) -> Result<(), Invalid> {
     if text.len() > max {

@@ -6,12 +6,14 @@
 
 pub mod address;
 pub mod breaker;
+pub mod cloudevents;
 pub mod confidential;
 pub mod decide;
 pub mod delivery;
 pub mod event;
 pub mod event_type;
 pub mod fairness;
+pub mod filter;
 pub mod forwarded;
 pub mod gate;
 pub mod health;
@@ -31,6 +33,7 @@ pub mod reach;
 pub mod recovery;
 pub mod retention;
 pub mod retry;
+pub mod schema;
 pub mod share;
 pub mod signature;
 pub mod subscription;

@@ -50,6 +50,9 @@ pub struct TenantRules {
     /// How much it may have and do.
     #[serde(skip_serializing_if = "TenantQuotas::is_empty")]
     pub quotas: TenantQuotas,
+    /// Whether only event types that it has registered may be published.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub strict_event_types: bool,
 }
 
 /// How much a tenant may have and do. What is left out has no limit of its own.

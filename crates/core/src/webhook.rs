@@ -11,6 +11,7 @@ use crate::{
     confidential::{EndpointAuth, Hidden},
     event::PayloadFormat,
     event_type::Pattern,
+    filter::Filter,
     id::WebhookId,
     invalid::{Invalid, plain_text},
     lane::Ordering,
@@ -57,7 +58,7 @@ const OWN_HEADERS: [&str; 16] = [
     "x-idempotency-key",
 ];
 /// Families of headers that Redrive owns.
-const OWN_PREFIXES: [&str; 3] = ["webhook-", "x-webhook-", "proxy-"];
+const OWN_PREFIXES: [&str; 4] = ["webhook-", "x-webhook-", "proxy-", "ce-"];
 
 /// Who looks after the endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,6 +86,9 @@ pub struct WebhookSpec {
     pub events: Vec<Pattern>,
     /// Only events about these subjects; empty for all.
     pub subjects: Vec<String>,
+    /// Only events whose payload passes; none for all.
+    #[serde(default)]
+    pub filter: Option<Filter>,
     /// What the request body looks like.
     pub payload_format: PayloadFormat,
     /// How requests are signed.

@@ -160,7 +160,7 @@ impl Inner {
         let signatures = signature::sign(hook.signature, &secrets, &event_id, at, body);
         let key = ready.event.idempotency_key.as_deref().unwrap_or(&event_id);
         let mut headers = HeaderMap::with_capacity(16 + hook.headers.as_ref().map_or(0, |own| own.len()));
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(ready.format.content_type()));
         let own = [
             (header::USER_AGENT, text(&self.settings.user_agent)),
             (WEBHOOK_TIMESTAMP, HeaderValue::from(at.secs())),
@@ -175,6 +175,11 @@ impl Inner {
             (WEBHOOK_ID, owned(event_id)),
         ];
         headers.extend(own);
+        for (name, value) in ready.format.headers(&ready.event) {
+            if let Ok(name) = HeaderName::try_from(name) {
+                headers.insert(name, owned(value));
+            }
+        }
         for (name, value) in hook.headers.iter().flat_map(|own| own.iter()) {
             headers.insert(name.clone(), value.clone());
         }

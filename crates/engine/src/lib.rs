@@ -6,6 +6,8 @@
 //! long, `operations` are carried on in bulk, `health` counts, `waiting` says in words what a delivery waits for,
 //! `prune` forgets what is old.
 //!
+//! `catalogue` is what a tenant says about its event types, and is asked before anything is stored.
+//!
 //! Among other nodes on the same store: `fleet` beats and takes over from the dead, `follow` learns what others
 //! changed, `homes` are webhooks that one node alone sends to, `shares` divides what all use together.
 //!
@@ -13,6 +15,7 @@
 //! outcomes, only `queue` claims, only `clock` reads a clock or rolls dice.
 
 mod attempt;
+mod catalogue;
 mod circuit;
 pub mod clock;
 mod coordination;
@@ -94,6 +97,8 @@ struct Inner {
     verifying: Arc<Semaphore>,
     /// The bulk operations that it carries on.
     operating: Operating,
+    /// Turns for checking large payloads by their schemas.
+    checking: Arc<Semaphore>,
     /// Outcomes that the store has not taken yet.
     kept: Kept,
     /// When the scheduler looks again.

@@ -10,6 +10,7 @@ use redrive_core::{
     DeliveryId, EventId, TenantId, Time, WebhookId,
     event::Event,
     event_type,
+    filter::Payload,
     invalid::Invalid,
     lane::{Lane, Priority},
     webhook::WebhookState,
@@ -76,6 +77,20 @@ pub enum PublishError {
     /// The type is one that only Redrive publishes.
     #[error("event types beginning with \"redrive.\" are published by Redrive alone")]
     Reserved,
+    /// The payload does not fit the schema of its type.
+    #[error(transparent)]
+    Misfit(Invalid),
+    /// The tenant publishes registered types alone, and this is none.
+    #[error(
+        "the event type {0} is not registered, and this tenant publishes registered types alone; register it with \
+         POST /v1/event-types, or publish one that GET /v1/event-types lists"
+    )]
+    Unregistered(Box<str>),
+    /// The type is not to be published any more.
+    #[error(
+        "the event type {0} is archived; PATCH /v1/event-types/{0} with \"archived\": false to publish it again"
+    )]
+    Archived(Box<str>),
     /// The key belongs to another event.
     #[error("the idempotency key was used before for another event ({0})")]
     KeyReused(EventId),
@@ -112,8 +127,17 @@ impl Engine {
                 inner.registry.fan_out(store, &event.tenant, &event.event_type, subject, only).await?;
             let Some(mut fan_out) = fan_out else { return Err(PublishError::NoTenant) };
             fan_out.hooks.retain(|hook| !hook.has_expired(event.timestamp));
+            leave_out_filtered(&event, only, &mut fan_out.hooks);
             let deliveries = fan_out.hooks.len();
             let term = inner.fleet.term();
+            if only.is_none()
+                && let Err(refused) = inner.check_standing(&event, &fan_out.standing).await
+            {
+                match inner.reconsidered(&term, &event, fan_out, refused).await? {
+                    Some(receipt) => return Ok(receipt),
+                    None => continue,
+                }
+            }
             match inner.commit(&term, &event, fan_out).await? {
                 Published::ConfigChanged => inner.registry.refresh(store, &event.tenant).await?,
                 Published::New { sequence_number } => {
@@ -126,16 +150,7 @@ impl Engine {
                         duplicate: false,
                     });
                 }
-                Published::Duplicate { event } => {
-                    inner.metrics.duplicates.inc();
-                    return Ok(Receipt {
-                        event,
-                        timestamp: event.time(),
-                        sequence_number: None,
-                        deliveries: None,
-                        duplicate: true,
-                    });
-                }
+                Published::Duplicate { event } => return Ok(inner.repeated(event)),
                 Published::KeyReused { event } => return Err(PublishError::KeyReused(event)),
                 Published::NoTenant => return Err(PublishError::NoTenant),
                 Published::Fenced => {
@@ -149,6 +164,17 @@ impl Engine {
         }
         Err(PublishError::Store(StoreError::Unavailable("the tenant's webhooks keep changing".into())))
     }
+}
+
+/// Leaves out the webhooks whose filter the payload does not pass. It is looked into only if somebody has one. What
+/// Redrive itself has to say, a test for instance, passes always.
+fn leave_out_filtered(event: &Event, only: Option<WebhookId>, hooks: &mut Vec<Arc<Hook>>) {
+    let passes_always = only.is_some() || event_type::is_reserved(&event.event_type);
+    if passes_always || !hooks.iter().any(|hook| hook.has_filter()) {
+        return;
+    }
+    let payload = Payload::new(&event.data);
+    hooks.retain(|hook| hook.wants_payload(&payload));
 }
 
 /// One delivery on its way into the store, with the room it has or has not.
@@ -175,6 +201,36 @@ impl Inner {
             metadata: draft.metadata,
         };
         (event, draft.only)
+    }
+
+    fn repeated(&self, event: EventId) -> Receipt {
+        self.metrics.duplicates.inc();
+        Receipt { event, timestamp: event.time(), sequence_number: None, deliveries: None, duplicate: true }
+    }
+
+    /// What becomes of an event that the catalogue, as it is known here, does not allow. If it repeats one that was
+    /// taken before the rules changed, whoever got no answer then gets it now. None: the catalogue was behind.
+    async fn reconsidered(
+        self: &Arc<Self>,
+        term: &Arc<Term>,
+        event: &Arc<Event>,
+        fan_out: FanOut,
+        refused: PublishError,
+    ) -> Result<Option<Receipt>, PublishError> {
+        let version = fan_out.version;
+        if event.idempotency_key.is_some() {
+            // Offered by a version that never was, it is only looked up.
+            let nowhere = FanOut { version: -1, hooks: Vec::new(), ..fan_out };
+            if let Published::Duplicate { event } = self.commit(term, event, nowhere).await? {
+                return Ok(Some(self.repeated(event)));
+            }
+        }
+        // No commit would tell that the catalogue is behind.
+        self.registry.refresh(&*self.store, &event.tenant).await?;
+        match self.registry.version(&event.tenant) == Some(version) {
+            true => Err(refused),
+            false => Ok(None),
+        }
     }
 
     /// Commits an event with one fan-out and hands over what is born leased.

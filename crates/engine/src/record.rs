@@ -9,6 +9,7 @@ use redrive_core::{
     breaker::{Call, SavedCircuit},
     decide::{Decided, Decision, Situation, decide, has_failed_for_too_long},
     event::ERASED,
+    event::PayloadFormat,
     lane::Lane,
     outcome::{SendFailure, Verdict, classify},
     webhook::WebhookState,
@@ -197,7 +198,7 @@ impl Inner {
             failure_category,
             http_status_code: None,
             error_message: None,
-            custom_headers: custom_headers(&pass.hook),
+            custom_headers: custom_headers(ready, &pass.hook),
             response_headers: None,
             response_body_sample: None,
             timings,
@@ -415,9 +416,18 @@ fn phases(timings: &Timings) -> PhaseTimings {
     }
 }
 
-/// The names of the webhook's own headers. Values may be credentials: they are not kept.
-fn custom_headers(hook: &Hook) -> Option<bytes::Bytes> {
-    let headers = hook.headers.as_ref()?;
-    let lines: String = headers.keys().map(|name| format!("{name}: [redacted]\n")).collect();
-    Some(lines.into())
+/// The headers that not every request has: the format's, and the names of the webhook's own. Their values may be
+/// credentials: they are not kept.
+fn custom_headers(ready: &Ready, hook: &Hook) -> Option<bytes::Bytes> {
+    let mut lines = String::new();
+    if ready.format == PayloadFormat::Cloudevents {
+        lines = format!("content-type: {}\n", ready.format.content_type());
+    }
+    for (name, value) in ready.format.headers(&ready.event) {
+        lines += &format!("{name}: {value}\n");
+    }
+    for name in hook.headers.iter().flat_map(|headers| headers.keys()) {
+        lines += &format!("{name}: [redacted]\n");
+    }
+    (!lines.is_empty()).then(|| lines.into())
 }

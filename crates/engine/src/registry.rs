@@ -16,6 +16,7 @@ use redrive_core::{
     confidential::{EndpointAuth, Hidden},
     event::PayloadFormat,
     event_type::Pattern,
+    filter::{Filter, Payload},
     invalid::Invalid,
     lane::Ordering,
     limiter::RateLimit,
@@ -27,7 +28,13 @@ use redrive_core::{
 use redrive_egress::Target;
 use redrive_store::{Store, StoreError};
 
-use crate::{ids::ById, settings::Settings, shares::Shares, tenancy::Tenancy};
+use crate::{
+    catalogue::{Catalogue, Standing},
+    ids::ById,
+    settings::Settings,
+    shares::Shares,
+    tenancy::Tenancy,
+};
 
 /// Webhooks read at one go.
 const PAGE: usize = 64;
@@ -61,6 +68,7 @@ pub struct Hook {
     pub headers: Option<Box<HeaderMap>>,
     events: Box<[Pattern]>,
     subjects: Box<[String]>,
+    filter: Option<Box<Filter>>,
     /// When something is to be done about it.
     due_at: Option<Time>,
     expires_at: Option<Time>,
@@ -109,6 +117,7 @@ impl Hook {
             headers: (!headers.is_empty()).then(|| Box::new(headers)),
             events: spec.events.iter().cloned().collect(),
             subjects: spec.subjects.iter().cloned().collect(),
+            filter: spec.filter.map(Box::new),
             due_at: webhook_due,
             expires_at: spec.expires_at,
             rate_limit: spec.rate_limit.or(defaults.settings.webhook_rate_limit),
@@ -136,6 +145,16 @@ impl Hook {
         self.rate_limit
     }
 
+    /// Whether it looks into payloads.
+    pub fn has_filter(&self) -> bool {
+        self.filter.is_some()
+    }
+
+    /// Whether it wants events with this payload.
+    pub fn wants_payload(&self, payload: &Payload<'_>) -> bool {
+        self.filter.as_ref().is_none_or(|filter| filter.matches(payload))
+    }
+
     /// Whether its time is over.
     pub fn has_expired(&self, now: Time) -> bool {
         self.expires_at.is_some_and(|at| at <= now)
@@ -153,6 +172,9 @@ struct Config {
     version: i64,
     hooks: ById<WebhookId, Arc<Hook>>,
     subscriptions: Subscriptions,
+    catalogue: Arc<Catalogue>,
+    /// Whether only registered event types may be published.
+    strict: bool,
 }
 
 impl Config {
@@ -174,6 +196,8 @@ impl Config {
 pub(crate) struct FanOut {
     pub(crate) version: i64,
     pub(crate) hooks: Vec<Arc<Hook>>,
+    /// What the tenant says about the event's type.
+    pub(crate) standing: Standing,
 }
 
 /// What is known of one webhook.
@@ -257,6 +281,11 @@ impl Registry {
         self.tenants.read().contains_key(tenant)
     }
 
+    /// The version of a tenant's webhooks and event types that is known.
+    pub(crate) fn version(&self, tenant: &TenantId) -> Option<i64> {
+        self.tenants.read().get(tenant).map(|config| config.read().version)
+    }
+
     /// Every tenant that is known to exist.
     pub(crate) fn tenants(&self) -> Vec<TenantId> {
         self.tenants.read().keys().cloned().collect()
@@ -311,7 +340,8 @@ impl Registry {
             None => config.subscriptions.matching(event_type, subject),
         };
         let hooks = ids.iter().filter_map(|id| config.hooks.get(id).cloned()).collect();
-        Ok(Some(FanOut { version: config.version, hooks }))
+        let standing = config.catalogue.standing(event_type, config.strict);
+        Ok(Some(FanOut { version: config.version, hooks, standing }))
     }
 
     /// Reads a tenant's webhooks if they are not known yet.
@@ -326,7 +356,11 @@ impl Registry {
     /// False: no such tenant.
     pub(crate) async fn refresh(&self, store: &dyn Store, tenant: &TenantId) -> Result<bool, StoreError> {
         loop {
-            let known = self.tenants.read().get(tenant).map_or(0, |config| config.read().version);
+            let (known, catalogue) =
+                self.tenants.read().get(tenant).map_or_else(Default::default, |config| {
+                    let config = config.read();
+                    (config.version, config.catalogue.clone())
+                });
             let changes = store.config_changes(tenant.clone(), known, PAGE).await?;
             let Some(changes) = changes else {
                 // It may have been there once.
@@ -339,8 +373,13 @@ impl Registry {
                 }
                 return Ok(false);
             };
+            let strict = changes.rules.strict_event_types;
+            let catalogue = match catalogue.version == changes.types_version {
+                true => catalogue,
+                false => Arc::new(catalogue.refreshed(store, tenant, changes.types_version).await?),
+            };
             self.tenancy(tenant).set(changes.rules);
-            self.apply(tenant, known, changes.version, changes.webhooks);
+            self.apply(tenant, known, changes.version, changes.webhooks, Some((catalogue, strict)));
             if !changes.more {
                 return Ok(true);
             }
@@ -350,12 +389,19 @@ impl Registry {
     /// Takes in a webhook that this node has just stored as the tenant's `version`.
     pub(crate) fn changed(&self, webhook: Webhook, version: i64) {
         let tenant = webhook.tenant.clone();
-        self.apply(&tenant, version - 1, version, vec![webhook]);
+        self.apply(&tenant, version - 1, version, vec![webhook], None);
     }
 
     /// Applies changes made after `since`; those that do not connect to what is known are left to the next
     /// refresh.
-    fn apply(&self, tenant: &TenantId, since: i64, version: i64, webhooks: Vec<Webhook>) {
+    fn apply(
+        &self,
+        tenant: &TenantId,
+        since: i64,
+        version: i64,
+        webhooks: Vec<Webhook>,
+        told: Option<(Arc<Catalogue>, bool)>,
+    ) {
         let hooks: Vec<_> = webhooks.into_iter().map(|webhook| self.remember(webhook, version)).collect();
         let config = self.tenants.read().get(tenant).cloned();
         let config = match config {
@@ -369,6 +415,9 @@ impl Registry {
         }
         for hook in hooks {
             config.put(hook);
+        }
+        if let Some((catalogue, strict)) = told {
+            (config.catalogue, config.strict) = (catalogue, strict);
         }
         config.version = version;
     }

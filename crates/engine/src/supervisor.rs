@@ -11,7 +11,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Engine, Inner, Metrics, Registry, Settings,
+    Engine, Inner, Metrics, Registry, Settings, catalogue,
     clock::Clock,
     coordination::Local,
     dispatch::{Bounds, Dispatch},
@@ -62,6 +62,7 @@ impl Engine {
             expiry_alarm: Notify::new(),
             verifying: Arc::new(Semaphore::new(verification::AT_ONCE)),
             operating: Operating::default(),
+            checking: Arc::new(Semaphore::new(catalogue::AT_ONCE)),
             dispatch: Dispatch::new(bounds),
             metrics: Metrics::new(metrics),
             kept: Kept::default(),

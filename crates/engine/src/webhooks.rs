@@ -96,6 +96,13 @@ impl Engine {
 }
 
 impl Engine {
+    /// Takes in what was changed in a tenant's catalogue of event types.
+    pub async fn catalogue_changed(&self, tenant: &TenantId) -> Result<(), StoreError> {
+        self.0.registry.refresh(&*self.0.store, tenant).await.map(drop)
+    }
+}
+
+impl Engine {
     /// Ends a tenant whose webhooks are gone. False: no such tenant.
     pub async fn delete_tenant(&self, id: &TenantId) -> Result<bool, StoreError> {
         let deleted = self.0.store.delete_tenant(id.clone(), self.0.clock.now()).await?;

@@ -76,5 +76,7 @@ codes! {
     PayloadFormat {
         PayloadFormat::Envelope = 1,
         PayloadFormat::Data = 2,
+        PayloadFormat::Cloudevents = 3,
+        PayloadFormat::CloudeventsBinary = 4,
     }
 }

@@ -157,6 +157,34 @@ pub trait Webhooks {
     fn sweep(&self, webhook: WebhookId, reason: String, now: Time, limit: usize) -> Answer<'_, Step>;
 }
 
+/// The catalogue of event types. Every change is a change of the tenant's configuration.
+pub trait EventTypes {
+    /// Registers an event type, unless the tenant has `most` already.
+    fn create_event_type(&self, event_type: EventType, most: usize) -> Answer<'_, Registered>;
+    /// Replaces an event type that has not changed since `revision`.
+    fn change_event_type(&self, event_type: EventType, revision: i64) -> Answer<'_, Changed>;
+    /// Forgets an event type; false if there is none of this name.
+    fn delete_event_type(&self, tenant: TenantId, name: String) -> Answer<'_, bool>;
+    /// One event type.
+    fn event_type(&self, tenant: TenantId, name: String) -> Answer<'_, Option<VersionedType>>;
+    /// A tenant's event types in the order of their names.
+    fn list_event_types(
+        &self,
+        tenant: TenantId,
+        archived: Option<bool>,
+        page: PageRequest<String>,
+    ) -> Answer<'_, Vec<EventType>>;
+    /// The first `limit` that have changed after `revision`, in the order in which they did.
+    fn event_types_since(
+        &self,
+        tenant: TenantId,
+        revision: i64,
+        limit: usize,
+    ) -> Answer<'_, Vec<VersionedType>>;
+    /// The names of all of them.
+    fn event_type_names(&self, tenant: TenantId) -> Answer<'_, Vec<String>>;
+}
+
 /// Tenants and the keys that act for them.
 pub trait Tenancy {
     /// Makes a tenant; false if it exists.
@@ -395,6 +423,7 @@ pub trait Store:
     + Nodes
     + Gates
     + Webhooks
+    + EventTypes
     + Tenancy
     + History
     + Redrive
@@ -416,6 +445,7 @@ impl<T> Store for T where
         + Nodes
         + Gates
         + Webhooks
+        + EventTypes
         + Tenancy
         + History
         + Redrive

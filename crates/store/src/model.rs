@@ -1,6 +1,7 @@
 //! What goes into a store and what comes out: plain data, the same for every backend.
 
 mod dead;
+mod event_types;
 mod history;
 mod keeping;
 mod operations;
@@ -21,6 +22,7 @@ use redrive_core::{
 };
 
 pub use dead::*;
+pub use event_types::*;
 pub use history::*;
 pub use keeping::*;
 pub use operations::*;
@@ -427,6 +429,8 @@ pub struct ConfigChanges {
     pub more: bool,
     /// What holds for the tenant as a whole.
     pub rules: TenantRules,
+    /// The version at which its event types last changed; 0 if it never had any.
+    pub types_version: i64,
     /// What changed; deleted webhooks included unless everything was asked for.
     pub webhooks: Vec<Webhook>,
 }

@@ -88,7 +88,7 @@ pub(crate) fn for_tenant(
     path: &str,
     tenant: Option<&str>,
 ) -> (String, String) {
-    let (path, body) = (path.to_owned(), row.body.to_owned());
+    let (path, body) = (path.to_owned(), row.fresh_body());
     match (tenant, document.tenant_in(&row.route())) {
         (Some(tenant), TenantIn::Query) => (format!("{path}?tenant_id={tenant}"), body),
         (Some(tenant), TenantIn::Body) => {

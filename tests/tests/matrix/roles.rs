@@ -80,10 +80,11 @@ impl Role {
             (Self::AdminForOther, _) if takes_tenant => foreign,
             (Self::AdminForOther, _) => Due::NotAsked,
             (_, Need::Admin) => Due::Refused(403),
-            (Self::OtherPortal | Self::Portal, Need::Publish) => Due::Refused(403),
+            (Self::OtherPortal | Self::Portal, Need::Publish | Need::Operate) => Due::Refused(403),
             (Self::OtherTenant | Self::OtherPortal, _) => foreign,
             (Self::Publisher, Need::Publish)
             | (Self::Reader, Need::Read)
+            | (Self::Manager, Need::Operate)
             | (Self::Manager | Self::Portal, Need::Read | Need::Manage) => Due::Allowed,
             (Self::Publisher | Self::Reader | Self::Manager, _) => Due::Refused(403),
         }

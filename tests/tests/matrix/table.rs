@@ -1,6 +1,8 @@
 //! What every route of the API needs its caller to be. A new route fails the matrix until it has a row.
 
-use Need::{Admin, Manage, Public, Publish, Read};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use Need::{Admin, Manage, Operate, Public, Publish, Read};
 
 /// What a route needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +15,8 @@ pub(crate) enum Need {
     Read,
     /// One with the scope `manage`.
     Manage,
+    /// The same, and not a portal session.
+    Operate,
     /// An admin key.
     Admin,
 }
@@ -22,13 +26,19 @@ pub(crate) struct Row {
     pub(crate) method: &'static str,
     pub(crate) path: &'static str,
     pub(crate) need: Need,
-    /// The body to send; empty for none.
+    /// The body to send; empty for none. `{unique}` stands for something new each time.
     pub(crate) body: &'static str,
     /// The answer to the right caller.
     pub(crate) success: u16,
 }
 
 impl Row {
+    /// The body, with something in it that was never there.
+    pub(crate) fn fresh_body(&self) -> String {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        self.body.replace("{unique}", &NEXT.fetch_add(1, Relaxed).to_string())
+    }
+
     /// Whether the path names something that belongs to a tenant.
     pub(crate) fn names_an_object(&self) -> bool {
         self.path.contains('{') && self.need != Admin
@@ -57,6 +67,7 @@ pub(crate) const TABLE: &[Row] = &[
     row("DELETE", "/v1/webhooks/{id}", Manage, "", 204),
     row("POST", "/v1/webhooks/{id}/rotate-secret", Manage, "{}", 200),
     row("POST", "/v1/webhooks/{id}/test", Manage, "{}", 202),
+    row("POST", "/v1/webhooks/{id}/filter/test", Read, r#"{"data": {}}"#, 200),
     row("POST", "/v1/webhooks/{id}/pause", Manage, "{}", 200),
     row("POST", "/v1/webhooks/{id}/resume", Manage, "{}", 200),
     row("POST", "/v1/webhooks/{id}/enable", Manage, "{}", 200),
@@ -113,6 +124,12 @@ pub(crate) const TABLE: &[Row] = &[
     row("GET", "/v1/dlq/export", Read, "", 200),
     row("GET", "/v1/deliveries/export", Read, "", 200),
     row("GET", "/v1/events/export", Read, "", 200),
+    row("GET", "/v1/event-types", Read, "", 200),
+    row("POST", "/v1/event-types", Operate, r#"{"name": "made.by.the.matrix.{unique}"}"#, 201),
+    row("GET", "/v1/event-types/{name}", Read, "", 200),
+    row("PUT", "/v1/event-types/{name}", Operate, CHANGE, 200),
+    row("PATCH", "/v1/event-types/{name}", Operate, CHANGE, 200),
+    row("DELETE", "/v1/event-types/{name}", Operate, "", 204),
     row("GET", "/v1/tenants", Admin, "", 200),
     row("POST", "/v1/tenants", Admin, r#"{"id": "made-by-the-matrix"}"#, 201),
     row("GET", "/v1/tenants/{id}", Admin, "", 200),

@@ -46,6 +46,8 @@ pub(crate) struct Things {
     pub(crate) pending: String,
     /// A bulk operation that is to begin much later.
     pub(crate) operation: String,
+    /// The name of an event type.
+    pub(crate) event_type: String,
     /// An API key's id.
     pub(crate) key: String,
     /// An admin key's id.
@@ -102,6 +104,10 @@ impl World {
         let pending = delivery_of(api, &waiting).await;
         let later = json!({"start_at": "2100-01-01T00:00:00Z", "filter": {"event_types": [secret]}});
         let operation = api.post("/v1/dlq/retry-batch", later).await.expect(202);
+        // Names are the tenants' own: these are of one tenant alone.
+        let event_type = format!("type-of-{tenant}.{number}0");
+        let registered = json!({"name": event_type, "description": secret});
+        api.post("/v1/event-types", registered).await.expect(201);
         let key = self.key(tenant, json!({"scopes": ["read"]})).await;
         let admin_key = self.admin.post("/v1/admin-keys", json!({})).await.expect(201);
         let session = self.admin.post("/v1/portal-sessions", json!({"tenant_id": tenant})).await.expect(201);
@@ -115,6 +121,7 @@ impl World {
             delivered: own(&delivered),
             pending: own(&pending),
             operation: own(&operation),
+            event_type,
             key: own(&key),
             admin_key: own(&admin_key),
             session: own(&session),
@@ -124,7 +131,7 @@ impl World {
     /// Everything that a tenant has, as it is now.
     pub(crate) async fn picture(&self, tenant: &Tenant) -> Vec<Value> {
         let mut shown = Vec::new();
-        for listing in ["webhooks", "events", "deliveries", "dlq", "dlq/batch-operations"] {
+        for listing in ["webhooks", "events", "deliveries", "dlq", "dlq/batch-operations", "event-types"] {
             shown.push(tenant.api.get(&format!("/v1/{listing}?limit=500")).await.expect(200));
         }
         for part in ["", "/api-keys?limit=500"] {
@@ -153,6 +160,7 @@ impl Things {
             _ => self.tenant,
         };
         let key = if path.starts_with("/v1/admin-keys") { &self.admin_key } else { &self.key };
+        let path = path.replace("{name}", &self.event_type);
         let path = path.replace("{id}", id).replace("{delivery_id}", &self.dead).replace("{key_id}", key);
         assert!(!path.contains('{'), "tell Things::fill what belongs into {path}");
         path
@@ -173,6 +181,7 @@ impl Things {
             delivered: other(&self.delivered),
             pending: other(&self.pending),
             operation: other(&self.operation),
+            event_type: other(&self.event_type),
             key: other(&self.key),
             admin_key: other(&self.admin_key),
             session: other(&self.session),
@@ -184,7 +193,8 @@ impl Things {
     pub(crate) fn are_not_in(&self, answer: &Answer, why: &str) {
         let body = String::from_utf8_lossy(&answer.body);
         let ids = [&self.webhook, &self.paused, &self.event, &self.dead, &self.delivered, &self.pending];
-        let mut told = ids.into_iter().chain([&self.key, &self.operation]).filter(|id| body.contains(*id));
+        let ids = ids.into_iter().chain([&self.event_type, &self.operation, &self.key]);
+        let mut told = ids.filter(|id| body.contains(*id));
         assert_eq!(told.next(), None, "{why}: {body}");
         assert!(!body.contains(&secret_of(self.tenant)), "{why}: {body}");
     }

@@ -3,6 +3,7 @@
 mod audit;
 mod deliveries;
 mod dlq;
+mod event_types;
 mod events;
 mod export;
 mod extract;
@@ -45,6 +46,7 @@ pub type AppState = Arc<App>;
     tags(
         (name = "webhooks", description = "Subscriptions of URLs to event types"),
         (name = "events", description = "Publishing and looking up"),
+        (name = "event types", description = "The catalogue of what is published"),
         (name = "deliveries", description = "What became of each event at each webhook"),
         (name = "dlq", description = "Deliveries that were given up on"),
         (name = "tenants", description = "For admins"),
@@ -68,6 +70,7 @@ fn described() -> OpenApiRouter<AppState> {
     OpenApiRouter::with_openapi(Description::openapi())
         .merge(webhooks::routes())
         .merge(events::routes())
+        .merge(event_types::routes())
         .merge(deliveries::routes())
         .merge(dlq::routes())
         .merge(operations::routes())

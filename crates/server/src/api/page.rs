@@ -70,6 +70,17 @@ impl Cursor for TenantId {
     }
 }
 
+impl Cursor for String {
+    fn write(&self) -> String {
+        self.clone()
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        // A name of something that is listed by name.
+        redrive_core::event_type::validate(text).is_ok().then(|| text.to_owned())
+    }
+}
+
 impl Cursor for DeliveryCursor {
     fn write(&self) -> String {
         format!("{}.{}", self.event, self.delivery)

@@ -131,6 +131,9 @@ impl From<AppError> for Problem {
             AppError::Unauthorized => Self::new(StatusCode::UNAUTHORIZED, "unauthorized", detail),
             AppError::Forbidden(_) => Self::new(StatusCode::FORBIDDEN, "forbidden", detail),
             AppError::Invalid(invalid) => invalid.into(),
+            AppError::Unfit { code, field, .. } => {
+                Self::new(StatusCode::BAD_REQUEST, code, detail).field(field)
+            }
             AppError::NotFound(_) => Self::new(StatusCode::NOT_FOUND, "not_found", detail),
             AppError::Conflict { code, .. } => Self::new(StatusCode::CONFLICT, code, detail),
             AppError::TooLarge(_) => {

@@ -61,6 +61,9 @@ pub(super) struct TenantCreate {
     #[serde(default, deserialize_with = "object")]
     #[schema(value_type = Option<TenantQuotas>)]
     quotas: Option<TenantQuotas>,
+    /// Whether only event types that it has registered may be published; any may if left out.
+    #[serde(default)]
+    strict_event_types: bool,
 }
 
 /// What to change about a tenant. Whatever is left out keeps its value.
@@ -87,6 +90,8 @@ pub(super) struct TenantChange {
     #[serde(deserialize_with = "nullable_object")]
     #[schema(value_type = Option<TenantQuotas>)]
     quotas: Option<Option<TenantQuotas>>,
+    /// Whether only event types that it has registered may be published.
+    strict_event_types: Option<bool>,
 }
 
 impl TenantChange {
@@ -101,6 +106,7 @@ impl TenantChange {
         put(&mut tenant.rules.rate_limit, self.rate_limit);
         put(&mut tenant.rules.max_in_flight, self.max_in_flight);
         put(&mut tenant.rules.quotas, self.quotas.map(Option::unwrap_or_default));
+        put(&mut tenant.rules.strict_event_types, self.strict_event_types);
     }
 }
 
@@ -120,6 +126,8 @@ pub(super) struct TenantView {
     max_in_flight: Option<u32>,
     /// How much it may have and do.
     quotas: TenantQuotas,
+    /// Whether only event types that it has registered may be published.
+    strict_event_types: bool,
     /// When it was made.
     #[schema(value_type = String, format = DateTime)]
     created_at: Time,
@@ -132,6 +140,7 @@ impl From<Tenant> for TenantView {
             rate_limit: tenant.rules.rate_limit,
             max_in_flight: tenant.rules.max_in_flight,
             quotas: tenant.rules.quotas,
+            strict_event_types: tenant.rules.strict_event_types,
             id: tenant.id,
             name: tenant.name,
             created_at: tenant.created_at,
@@ -149,8 +158,9 @@ async fn create(
     May(by, _): May<Administers>,
     Json(input): Json<TenantCreate>,
 ) -> Result<Response, Problem> {
-    let TenantCreate { id, name, pool, rate_limit, max_in_flight, quotas } = input;
-    let rules = TenantRules { pool, rate_limit, max_in_flight, quotas: quotas.unwrap_or_default() };
+    let TenantCreate { id, name, pool, rate_limit, max_in_flight, quotas, strict_event_types } = input;
+    let quotas = quotas.unwrap_or_default();
+    let rules = TenantRules { pool, rate_limit, max_in_flight, quotas, strict_event_types };
     let tenant = app.create_tenant(&by, &id, name, rules).await?;
     Ok((StatusCode::CREATED, axum::Json(TenantView::from(tenant))).into_response())
 }

@@ -58,6 +58,8 @@ pub struct Caller {
     pub name: String,
     /// What the key allows.
     pub role: Role,
+    /// Whether the key is a customer's session.
+    pub session: bool,
 }
 
 /// What a key allows.
@@ -77,7 +79,7 @@ pub enum Role {
 impl Caller {
     /// Whoever has the admin key that was configured.
     pub(super) fn configured_admin() -> Self {
-        Self { key: None, name: "admin".into(), role: Role::Admin }
+        Self { key: None, name: "admin".into(), role: Role::Admin, session: false }
     }
 
     /// Whoever has this key.
@@ -90,7 +92,7 @@ impl Caller {
             "" => key.id.to_string(),
             name => name.to_owned(),
         };
-        Self { key: Some(key.id), name, role }
+        Self { key: Some(key.id), name, role, session: key.session }
     }
 
     /// The tenant to act for. Only an admin may name another than its own.
@@ -116,6 +118,14 @@ impl Caller {
         Err(AppError::Forbidden(format!("this key lacks the scope \"{}\"", scope.name())))
     }
 
+    /// Refuses the customers of whoever publishes.
+    pub fn must_not_be_session(&self) -> Result<(), AppError> {
+        match self.session {
+            true => Err(AppError::Forbidden("this needs an API key; a portal session may only look".into())),
+            false => Ok(()),
+        }
+    }
+
     /// Refuses everybody but an admin.
     pub fn must_be_admin(&self) -> Result<(), AppError> {
         match self.role {
@@ -131,7 +141,7 @@ mod tests {
 
     fn key(scopes: &[Scope]) -> Caller {
         let role = Role::Tenant { tenant: TenantId::parse("acme").unwrap(), scopes: Scope::to_bits(scopes) };
-        Caller { key: None, name: "test".into(), role }
+        Caller { key: None, name: "test".into(), role, session: false }
     }
 
     #[test]

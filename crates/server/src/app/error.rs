@@ -19,6 +19,16 @@ pub enum AppError {
     /// Something in the request is wrong.
     #[error(transparent)]
     Invalid(#[from] Invalid),
+    /// What was published is not what it has to be.
+    #[error("{detail}")]
+    Unfit {
+        /// A stable name for programs.
+        code: &'static str,
+        /// The offending field.
+        field: String,
+        /// What to do, for people.
+        detail: String,
+    },
     /// There is no such thing, or it is somebody else's.
     #[error("there is no such {0}")]
     NotFound(&'static str),
@@ -58,6 +68,10 @@ impl AppError {
     pub(crate) fn conflict(code: &'static str, detail: impl Into<String>) -> Self {
         Self::Conflict { code, detail: detail.into() }
     }
+
+    fn unfit_type(code: &'static str, error: &PublishError) -> Self {
+        Self::Unfit { code, field: "event_type".into(), detail: format!("event_type: {error}") }
+    }
 }
 
 impl From<PublishError> for AppError {
@@ -65,6 +79,12 @@ impl From<PublishError> for AppError {
         match error {
             PublishError::Invalid(invalid) => invalid.into(),
             PublishError::Reserved => Invalid::new("event_type", error.to_string()).into(),
+            PublishError::Misfit(misfit) => {
+                let detail = format!("{misfit}; GET /v1/event-types shows what payloads have to look like");
+                Self::Unfit { code: "schema_violation", field: misfit.field.into_owned(), detail }
+            }
+            PublishError::Unregistered(_) => Self::unfit_type("event_type_not_registered", &error),
+            PublishError::Archived(_) => Self::unfit_type("event_type_archived", &error),
             PublishError::KeyReused(_) => {
                 Self::conflict("idempotency_key_reused", format!("{error}; use a new key for a new event"))
             }

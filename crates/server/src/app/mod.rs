@@ -10,6 +10,7 @@ pub mod dead;
 pub mod deliveries;
 pub mod erase;
 mod error;
+pub mod event_types;
 pub mod events;
 pub mod export;
 pub mod health;

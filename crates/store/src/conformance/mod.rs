@@ -12,6 +12,7 @@ mod bench;
 pub mod claim;
 pub mod dead;
 pub mod erasure;
+pub mod event_types;
 pub mod gates;
 pub mod history;
 pub mod idempotency;
@@ -69,6 +70,7 @@ macro_rules! conformance_suite {
             one_event_is_owed_to_a_webhook_once,
             an_event_that_nobody_wants_is_stored,
             bytes_are_kept_as_they_are,
+            a_delivery_keeps_its_format,
             a_publisher_that_went_away_is_served_all_the_same,
             what_was_published_survives_reopening,
         }
@@ -287,6 +289,15 @@ macro_rules! conformance_suite {
             it_is_known_when_a_key_was_last_used,
             sessions_are_keys_that_are_not_listed_and_go_when_they_are_over,
         }
+        $crate::conformance_theme! { $open, event_types:
+            a_type_is_kept_as_it_was_given,
+            a_name_is_taken_once_and_there_are_only_so_many,
+            only_what_was_read_is_changed,
+            types_are_listed_by_name,
+            tenants_have_their_own,
+            every_change_is_a_version_of_its_own,
+            whoever_checked_by_an_older_catalogue_is_refused,
+        }
         $crate::conformance_theme! { $open, secrets:
             what_is_confidential_comes_back_as_it_was,
             it_is_known_which_master_keys_are_in_use,
@@ -367,6 +378,7 @@ mod tests {
             include_str!("claim.rs"),
             include_str!("erasure.rs"),
             include_str!("dead.rs"),
+            include_str!("event_types.rs"),
             include_str!("gates.rs"),
             include_str!("history.rs"),
             include_str!("idempotency.rs"),

@@ -221,3 +221,13 @@ pub async fn what_was_published_survives_reopening(bench: &mut Arc<Bench>) {
     let later = bench.fan_out(bench.event(at(9)), &[]);
     assert_eq!(bench.publish_new(later).await, 2, "the sequence goes on");
 }
+
+pub async fn a_delivery_keeps_its_format(bench: &Arc<Bench>) {
+    use redrive_core::event::PayloadFormat::{Cloudevents, CloudeventsBinary, Data, Envelope};
+    for format in [Envelope, Data, Cloudevents, CloudeventsBinary] {
+        let mut new = bench.new_event(at(0), Birth::Waiting(at(0)));
+        new.deliveries[0].format = format;
+        bench.publish_new(new).await;
+        assert_eq!(bench.claim_one(at(0)).await.format, format);
+    }
+}

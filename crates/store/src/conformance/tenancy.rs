@@ -57,6 +57,7 @@ pub async fn a_tenant_is_made_once(bench: &Arc<Bench>) {
     let id = TenantId::parse("globex").unwrap();
     assert_eq!(bench.store().tenant(id.clone()).await.unwrap(), None);
     let rules = TenantRules {
+        strict_event_types: true,
         pool: Some("slow".into()),
         rate_limit: Some(RateLimit { requests_per_minute: 60, burst: None }),
         max_in_flight: Some(3),

@@ -11,6 +11,7 @@ use redrive_core::{
     confidential::{EndpointAuth, Hidden},
     event::{Event, PayloadFormat},
     event_type::Pattern,
+    filter::Filter,
     lane::Ordering,
     limiter::RateLimit,
     retry::RetryConfig,
@@ -48,6 +49,8 @@ pub async fn a_webhook_is_kept_as_it_was_given(bench: &Arc<Bench>) {
             owner: Some(Owner { id: Some("o1".into()), email: None }),
             events: ["order.*", "*", "a.b"].map(|text| Pattern::parse(text).unwrap()).to_vec(),
             subjects: vec!["order-1".into()],
+            // A number that no machine holds, and spaces: as it was written.
+            filter: Some(Filter::parse(r#"{"path": "/n",  "eq": 123456789012345678901234567890}"#).unwrap()),
             payload_format: PayloadFormat::Data,
             signature: SignatureConfig { header_form: HeaderForm::Sha256, ..SignatureConfig::default() },
             retry_config: RetryConfig {

@@ -109,7 +109,7 @@ pub(crate) fn position(name: &str) -> Option<usize> {
 
 /// Everything, in the order in which it is copied. Lanes are made anew at the end; nodes, homes and changes
 /// are of no use to other nodes.
-pub(crate) const STEPS: [Step; 17] = [
+pub(crate) const STEPS: [Step; 18] = [
     Step::of(
         "tenants",
         "tenants t",
@@ -119,6 +119,7 @@ pub(crate) const STEPS: [Step; 17] = [
             text("name"),
             big("next_seq"),
             big("config_version"),
+            big("types_version"),
             text("rules"),
             text("pool").by("coalesce(json_extract(t.rules, '$.pool'), 'default')"),
             big("created_at"),
@@ -141,6 +142,22 @@ pub(crate) const STEPS: [Step; 17] = [
             big("expires_at"),
             big("revoked_at"),
             big("last_used_at"),
+        ],
+    ),
+    Step::of(
+        "event_types",
+        "event_types t",
+        &[text("tenant"), text("name")],
+        &[
+            text("tenant"),
+            text("name"),
+            big("revision"),
+            flag("archived"),
+            text("description"),
+            text("example"),
+            text("schema"),
+            big("created_at"),
+            big("updated_at"),
         ],
     ),
     Step::of(

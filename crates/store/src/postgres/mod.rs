@@ -10,6 +10,7 @@ mod connect;
 mod convert;
 mod dead;
 mod erase;
+mod event_types;
 mod gates;
 mod hints;
 mod history;

@@ -99,9 +99,9 @@ impl Webhooks for Postgres {
     ) -> Answer<'_, Option<ConfigChanges>> {
         Box::pin(async move {
             let found = self.read(|session| config_changes(session, &tenant, version, limit)).await?;
-            let Some((version, more, rules, webhooks)) = found else { return Ok(None) };
+            let Some((version, more, rules, types_version, webhooks)) = found else { return Ok(None) };
             let webhooks = self.shared.seals.open_all(webhooks)?;
-            Ok(Some(ConfigChanges { version, more, rules, webhooks }))
+            Ok(Some(ConfigChanges { version, more, rules, types_version, webhooks }))
         })
     }
 
@@ -183,11 +183,11 @@ async fn config_changes(
     tenant: &TenantId,
     version: i64,
     limit: usize,
-) -> Result<Option<(i64, bool, TenantRules, Vec<Sealed>)>, Failure> {
+) -> Result<Option<(i64, bool, TenantRules, i64, Vec<Sealed>)>, Failure> {
     // The version first: what is read after it may be newer, and is then read once more, but never older.
-    let now = "SELECT config_version, rules FROM tenants WHERE id = $1 AND deleted_at IS NULL";
+    let now = "SELECT config_version, rules, types_version FROM tenants WHERE id = $1 AND deleted_at IS NULL";
     let Some(row) = session.query_opt(now, &[&tenant.as_str()]).await? else { return Ok(None) };
-    let (now, rules) = (plain(&row, 0)?, from_json(&row, 1)?);
+    let (now, rules, types_version) = (plain(&row, 0)?, from_json(&row, 1)?, plain(&row, 2)?);
     let changed = webhooks!(
         "WHERE tenant = $1 AND revision > $2 AND revision <= $4 AND ($2 > 0 OR NOT deleted) ORDER BY revision LIMIT $3"
     );
@@ -199,7 +199,7 @@ async fn config_changes(
     }
     let more = webhooks.len() == limit;
     // Each change has a version of its own, so the last one seen is a version that was.
-    Ok(Some((if more { last } else { now }, more, rules, webhooks)))
+    Ok(Some((if more { last } else { now }, more, rules, types_version, webhooks)))
 }
 
 async fn sweep(tx: Tx, webhook: WebhookId, reason: &str, now: Time, limit: usize) -> Result<Step, Failure> {

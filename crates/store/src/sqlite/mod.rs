@@ -9,6 +9,7 @@ mod claim;
 mod convert;
 mod dead;
 mod erase;
+mod event_types;
 pub(crate) mod export;
 mod gates;
 mod history;

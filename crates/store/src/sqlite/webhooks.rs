@@ -95,10 +95,10 @@ impl Webhooks for Sqlite {
             // One snapshot: the version and the webhooks must belong together.
             let snapshot = connection.unchecked_transaction()?;
             let now = snapshot
-                .prepare_cached("SELECT config_version, rules FROM tenants WHERE id = ? AND deleted_at IS NULL")?
-                .query_row([tenant.as_str()], |row| Ok((row.get(0)?, from_json(row, 1)?)))
+                .prepare_cached("SELECT config_version, rules, types_version FROM tenants WHERE id = ? AND deleted_at IS NULL")?
+                .query_row([tenant.as_str()], |row| Ok((row.get(0)?, from_json(row, 1)?, row.get(2)?)))
                 .optional()?;
-            let Some((now, rules)) = now else { return Ok(None) };
+            let Some((now, rules, types_version)) = now else { return Ok(None) };
             let mut changed = snapshot.prepare_cached(&format!(
                 "SELECT {COLUMNS} FROM webhooks WHERE tenant = ?1 AND revision > ?2 AND (?2 > 0 OR deleted = 0)
                  ORDER BY revision LIMIT ?3"
@@ -111,11 +111,12 @@ impl Webhooks for Sqlite {
             }
             let more = webhooks.len() == limit;
             // Each change has a version of its own, so the last one seen is a version that was.
-            Ok(Some((if more { last } else { now }, more, rules, webhooks)))
+            Ok(Some((if more { last } else { now }, more, rules, types_version, webhooks)))
         });
         Box::pin(async {
-            let Some((version, more, rules, webhooks)) = found.await? else { return Ok(None) };
-            Ok(Some(ConfigChanges { version, more, rules, webhooks: self.seals.open_all(webhooks)? }))
+            let Some((version, more, rules, types_version, webhooks)) = found.await? else { return Ok(None) };
+            let webhooks = self.seals.open_all(webhooks)?;
+            Ok(Some(ConfigChanges { version, more, rules, types_version, webhooks }))
         })
     }
 

@@ -14,8 +14,9 @@ use redrive_core::{
     webhook::WebhookState,
 };
 use redrive_store::{
-    ApiKey, AuditEnd, AuditEntry, Birth, Cancelled, Effects, Ended, EndedSlot, Failing, KeyClaim, LaneKey,
-    MinuteRollup, NewEvent, NewRound, Next, Outcome, Recorded, Redriven, Replayed, Tenant,
+    ApiKey, AuditEnd, AuditEntry, Birth, Cancelled, Effects, Ended, EndedSlot, EventType, Failing, KeyClaim,
+    LaneKey, MinuteRollup, NewEvent, NewRound, Next, Outcome, Recorded, Redriven, Registered, Replayed,
+    Tenant,
     conformance::{Bench, FRESH, Opened, RETRY, Reopening, at, closed, order},
     sqlite::{Options, Sqlite},
 };
@@ -73,6 +74,19 @@ async fn tenants(bench: &Bench) {
     };
     let id = TenantId::parse("globex").unwrap();
     store.create_tenant(Tenant { id: id.clone(), name: None, rules, created_at: at(7) }).await.unwrap();
+    for (name, archived) in [("order.created", false), ("order.old", true)] {
+        let event_type = EventType {
+            tenant: id.clone(),
+            name: name.into(),
+            description: Some("Somebody ordered \u{1f511}".into()),
+            example: (!archived).then(|| r#"{"nul": "\u0000"}"#.into()),
+            schema: Some(r#"{"type":  "object"}"#.into()),
+            archived,
+            created_at: at(1),
+            updated_at: at(2),
+        };
+        assert_eq!(store.create_event_type(event_type, 10).await.unwrap(), Registered::Done);
+    }
     let webhook = bench.webhook_of(&id);
     store.create_webhook(webhook.clone()).await.unwrap();
     let config_version = store.config_changes(id.clone(), 0, 10).await.unwrap().unwrap().version;

@@ -175,10 +175,11 @@ fn request_headers(stored: &StoredAttempt, event: &Event) -> Vec<HeaderView> {
         ("x-webhook-signature", "[redacted]".into()),
         ("x-idempotency-key", event.key()),
     ];
-    let mut headers: Vec<_> =
-        own.into_iter().map(|(name, value)| HeaderView { name: name.into(), value }).collect();
-    headers.extend(header_views(attempt.custom_headers.as_deref()));
-    headers
+    let noted = header_views(attempt.custom_headers.as_deref());
+    let is_noted = |name: &str| noted.iter().any(|header| header.name == name);
+    let own = own.into_iter().filter(|(name, _)| !is_noted(name));
+    let own: Vec<_> = own.map(|(name, value)| HeaderView { name: name.into(), value }).collect();
+    own.into_iter().chain(noted).collect()
 }
 
 fn header_views(lines: Option<&[u8]>) -> Vec<HeaderView> {

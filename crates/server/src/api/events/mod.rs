@@ -1,5 +1,6 @@
 //! `/v1/events`: publishing, looking up, replaying.
 
+mod cloudevents;
 mod erase;
 mod publish;
 

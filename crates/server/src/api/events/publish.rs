@@ -20,9 +20,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
+use super::{
+    TenantQuery,
+    cloudevents::{self, CloudEvent, Mode},
+};
 use crate::api::{
     AppState,
-    extract::{Batch, May, Publishes, Raw, Single, json},
+    extract::{Batch, May, Publishes, Query, Raw, Single, json},
     problem::{ChangeProblems, Problem},
 };
 
@@ -166,7 +170,7 @@ fn draft(input: EventInput<'_>, body: &Bytes, tenant: TenantId) -> Result<Draft,
 
 /// The payload as a slice of the request's own buffer where it is most of it. A small part of a large body is
 /// copied: it would keep all of the body in memory for as long as it waits.
-fn payload(data: &RawValue, body: &Bytes) -> Bytes {
+pub(super) fn payload(data: &RawValue, body: &Bytes) -> Bytes {
     const SPARE: usize = 1024;
     let data = data.get().as_bytes();
     if body.len() <= data.len() + SPARE { body.slice_ref(data) } else { Bytes::copy_from_slice(data) }
@@ -180,27 +184,49 @@ fn header_key(raw: &Raw) -> Result<Option<&str>, Problem> {
 
 /// Publish an event
 ///
-/// Answers once the event and all its deliveries are stored durably.
+/// Answers once the event and all its deliveries are stored durably. A CloudEvent may also come with its attributes in
+/// `ce-` headers and its data as the body.
 #[utoipa::path(
     post, path = "/v1/events", tag = "events",
-    params(("Idempotency-Key" = Option<String>, Header, description = "A repeat gives the first event back")),
-    request_body = EventInput,
+    params(TenantQuery, ("Idempotency-Key" = Option<String>, Header, description = "A repeat gives the first event back")),
+    request_body(content((EventInput<'_> = "application/json"), (CloudEvent = "application/cloudevents+json"))),
     responses((status = 202, description = "Taken", body = PublishedView), (status = 200, description = "A repeat of an event that was taken before", body = PublishedView), ChangeProblems),
 )]
 pub(super) async fn publish(
     State(app): State<AppState>,
     May(caller, _): May<Publishes>,
+    Query(query): Query<TenantQuery>,
     Single(raw): Single,
 ) -> Result<Response, Problem> {
-    let mut input: EventInput<'_> = json(&raw.body)?;
-    if let Some(key) = header_key(&raw)? {
-        if input.idempotency_key.as_deref().is_some_and(|in_body| in_body != key) {
-            return Err(Invalid::new("idempotency_key", "differs from the header Idempotency-Key").into());
+    let named = query.tenant_id.as_deref();
+    let draft = match Mode::of(&raw.headers) {
+        Mode::Plain => {
+            let mut input: EventInput<'_> = json(&raw.body)?;
+            if let Some(key) = header_key(&raw)? {
+                if input.idempotency_key.as_deref().is_some_and(|in_body| in_body != key) {
+                    return Err(
+                        Invalid::new("idempotency_key", "differs from the header Idempotency-Key").into()
+                    );
+                }
+                input.idempotency_key = Some(Cow::Borrowed(key));
+            }
+            let tenant = app.acts_for(&caller, input.tenant_id.as_deref().or(named)).await?;
+            draft(input, &raw.body, tenant)?
         }
-        input.idempotency_key = Some(Cow::Borrowed(key));
-    }
-    let tenant = app.acts_for(&caller, input.tenant_id.as_deref()).await?;
-    let receipt = app.publish(draft(input, &raw.body, tenant)?).await?;
+        mode @ (Mode::Structured | Mode::Binary) => {
+            let tenant = app.acts_for(&caller, named).await?;
+            let mut draft = match mode {
+                Mode::Structured => cloudevents::structured(&raw.body, &raw.body, tenant)?,
+                _ => cloudevents::binary(&raw, tenant)?,
+            };
+            if let Some(key) = header_key(&raw)? {
+                draft.idempotency_key = Some(key.into());
+            }
+            draft
+        }
+        Mode::Batch => return Err(cloudevents::wrong_place(Mode::Batch)),
+    };
+    let receipt = app.publish(draft).await?;
     let status = if receipt.duplicate { StatusCode::OK } else { StatusCode::ACCEPTED };
     Ok((status, axum::Json(PublishedView::from(receipt))).into_response())
 }
@@ -209,28 +235,34 @@ pub(super) async fn publish(
 ///
 /// Each is judged alone; `data` answers in the order they were sent.
 #[utoipa::path(
-    post, path = "/v1/events/batch", tag = "events", request_body = BatchInput,
+    post, path = "/v1/events/batch", tag = "events", params(TenantQuery),
+    request_body(content(
+        (BatchInput<'_> = "application/json"), (Vec<CloudEvent> = "application/cloudevents-batch+json"),
+    )),
     responses((status = 202, description = "Judged one by one", body = BatchView), ChangeProblems),
 )]
 pub(super) async fn publish_batch(
     State(app): State<AppState>,
     May(caller, _): May<Publishes>,
+    Query(query): Query<TenantQuery>,
     Batch(raw): Batch,
 ) -> Result<Response, Problem> {
-    let input: BatchInput<'_> = json(&raw.body)?;
-    let tenant = app.acts_for(&caller, input.tenant_id.as_deref()).await?;
-    if input.events.is_empty() || input.events.len() > MAX_BATCH {
+    let mode = Mode::of(&raw.headers);
+    let (events, named) = match mode {
+        Mode::Plain => {
+            let input: BatchInput<'_> = json(&raw.body)?;
+            (input.events, input.tenant_id)
+        }
+        Mode::Batch => (cloudevents::items(&raw.body)?, None),
+        Mode::Structured | Mode::Binary => return Err(cloudevents::wrong_place(mode)),
+    };
+    let tenant = app.acts_for(&caller, named.as_deref().or(query.tenant_id.as_deref())).await?;
+    if events.is_empty() || events.len() > MAX_BATCH {
         return Err(Invalid::new("events", format!("must hold 1 to {MAX_BATCH} events")).into());
     }
-    let mut under_way = Vec::with_capacity(input.events.len());
-    for event in &input.events {
-        let draft = json::<EventInput<'_>>(event.get().as_bytes()).and_then(|event| {
-            if event.tenant_id.is_some() {
-                return Err(Invalid::new("tenant_id", "belongs beside events, not inside them").into());
-            }
-            draft(event, &raw.body, tenant.clone())
-        });
-        under_way.push(match draft {
+    let mut under_way = Vec::with_capacity(events.len());
+    for event in &events {
+        under_way.push(match item(event, &raw.body, mode, &tenant) {
             Ok(draft) => UnderWay::Publishing(Box::pin(publish_one(app.clone(), draft))),
             Err(problem) => UnderWay::Over(Err(problem)),
         });
@@ -248,6 +280,19 @@ pub(super) async fn publish_batch(
         return Err(error.clone());
     }
     Ok((StatusCode::ACCEPTED, axum::Json(BatchView { data })).into_response())
+}
+
+/// One event of a batch, as it was sent.
+fn item(event: &RawValue, body: &Bytes, mode: Mode, tenant: &TenantId) -> Result<Draft, Problem> {
+    let text = event.get().as_bytes();
+    if mode == Mode::Batch {
+        return cloudevents::structured(text, body, tenant.clone());
+    }
+    let event: EventInput<'_> = json(text)?;
+    if event.tenant_id.is_some() {
+        return Err(Invalid::new("tenant_id", "belongs beside events, not inside them").into());
+    }
+    draft(event, body, tenant.clone())
 }
 
 /// One event of a batch.

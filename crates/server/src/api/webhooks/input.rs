@@ -8,6 +8,7 @@ use redrive_core::{
     confidential::{EndpointAuth, Hidden},
     event::PayloadFormat,
     event_type::Pattern,
+    filter::Filter,
     lane::Ordering,
     limiter::RateLimit,
     retry::RetryConfig,
@@ -15,9 +16,10 @@ use redrive_core::{
     webhook::{Owner, WebhookSpec, WebhookState},
 };
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::view::REDACTED;
+use super::{filter::FilterExpression, view::REDACTED};
 use crate::{
     api::extract::{nullable, nullable_object, object},
     app::{AppError, webhooks::disabled_by_request},
@@ -37,6 +39,10 @@ pub(crate) struct WebhookInput {
     /// Only events about these subjects; all if empty.
     #[schema(max_items = 100)]
     subjects: Option<Vec<String>>,
+    /// Only events whose `data` passes; null for all. See docs/filters.md.
+    #[serde(deserialize_with = "nullable")]
+    #[schema(value_type = Option<FilterExpression>)]
+    filter: Option<Option<Box<RawValue>>>,
     /// What it is for.
     #[serde(deserialize_with = "nullable")]
     #[schema(value_type = Option<String>, max_length = 1024)]
@@ -211,6 +217,9 @@ impl WebhookInput {
         put(&mut spec.url, &self.url);
         put(&mut spec.events, &self.events);
         put(&mut spec.subjects, &self.subjects);
+        if let Some(filter) = &self.filter {
+            spec.filter = filter.as_ref().map(|raw| Filter::parse(raw.get())).transpose()?;
+        }
         put(&mut spec.description, &self.description);
         put(&mut spec.payload_format, &self.payload_format);
         put(&mut spec.signature, &self.signature);

@@ -1,6 +1,7 @@
 //! `/v1/webhooks`: subscriptions of URLs to event types.
 
 mod circuit;
+mod filter;
 mod health;
 mod input;
 mod switch;
@@ -42,6 +43,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(get, patch, put, delete))
         .routes(routes!(rotate_secret))
         .routes(routes!(test))
+        .routes(routes!(filter::try_filter))
         .routes(routes!(switch::pause))
         .routes(routes!(switch::resume))
         .routes(routes!(switch::enable))

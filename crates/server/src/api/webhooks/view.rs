@@ -8,6 +8,7 @@ use redrive_core::{
     confidential::EndpointAuth,
     event::PayloadFormat,
     event_type::Pattern,
+    filter::Filter,
     lane::Ordering,
     limiter::RateLimit,
     retry::RetryConfig,
@@ -17,6 +18,8 @@ use redrive_core::{
 };
 use serde::Serialize;
 use utoipa::ToSchema;
+
+use super::filter::FilterExpression;
 
 /// What stands in for a value that is not shown. Sent back, it means "as it was".
 pub(super) const REDACTED: &str = "[redacted]";
@@ -41,6 +44,9 @@ pub(crate) struct WebhookView {
     events: Vec<Pattern>,
     /// Only events about these subjects; all if empty.
     subjects: Vec<String>,
+    /// Only events whose `data` passes; null for all.
+    #[schema(value_type = Option<FilterExpression>)]
+    filter: Option<Filter>,
     /// What the request body looks like.
     payload_format: PayloadFormat,
     /// How requests are signed.
@@ -178,6 +184,7 @@ impl WebhookView {
             owner: spec.owner,
             events: spec.events,
             subjects: spec.subjects,
+            filter: spec.filter,
             payload_format: spec.payload_format,
             signature: spec.signature,
             secret: None,

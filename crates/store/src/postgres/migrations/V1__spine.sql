@@ -10,6 +10,8 @@ CREATE TABLE tenants (
     next_seq       bigint NOT NULL DEFAULT 1,
     -- Bumped by every change to the tenant's webhooks; a publish that fanned out by another version is refused.
     config_version bigint NOT NULL DEFAULT 1,
+    -- The version at which its event types last changed; 0 if it never had any.
+    types_version  bigint NOT NULL DEFAULT 0,
     -- Who sends for it, and how fast: a JSON document. Its pool is beside it, for lanes.
     rules          text NOT NULL DEFAULT '{}',
     pool           text NOT NULL DEFAULT 'default',
@@ -17,6 +19,21 @@ CREATE TABLE tenants (
     -- Since when it is gone. The row stays, so that nobody ever gets its name and with it its history.
     deleted_at     bigint
 ) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500);
+
+-- The catalogue: what a tenant says about its event types. Schemas and examples are JSON as they were written.
+CREATE TABLE event_types (
+    tenant      text COLLATE "C" NOT NULL,
+    name        text COLLATE "C" NOT NULL,
+    revision    bigint NOT NULL,
+    archived    boolean NOT NULL DEFAULT false,
+    description text,
+    example     text,
+    schema      text,
+    created_at  bigint NOT NULL,
+    updated_at  bigint NOT NULL,
+    PRIMARY KEY (tenant, name)
+);
+CREATE INDEX event_types_by_revision ON event_types (tenant, revision);
 
 CREATE TABLE api_keys (
     id           uuid PRIMARY KEY,

@@ -7,12 +7,29 @@ CREATE TABLE tenants (
     next_seq       INTEGER NOT NULL DEFAULT 1,
     -- Bumped by every change to the tenant's webhooks; a publish that fanned out by another version is refused.
     config_version INTEGER NOT NULL DEFAULT 1,
+    -- The version at which its event types last changed; 0 if it never had any.
+    types_version  INTEGER NOT NULL DEFAULT 0,
     -- Who sends for it, and how fast: a JSON document.
     rules          TEXT NOT NULL DEFAULT '{}',
     created_at     INTEGER NOT NULL,
     -- Since when it is gone. The row stays, so that nobody ever gets its name and with it its history.
     deleted_at     INTEGER
 ) STRICT, WITHOUT ROWID;
+
+-- The catalogue: what a tenant says about its event types. Schemas and examples are JSON as they were written.
+CREATE TABLE event_types (
+    tenant      TEXT NOT NULL,
+    name        TEXT NOT NULL,
+    revision    INTEGER NOT NULL,
+    archived    INTEGER NOT NULL DEFAULT 0,
+    description TEXT,
+    example     TEXT,
+    schema      TEXT,
+    created_at  INTEGER NOT NULL,
+    updated_at  INTEGER NOT NULL,
+    PRIMARY KEY (tenant, name)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX event_types_by_revision ON event_types (tenant, revision);
 
 CREATE TABLE api_keys (
     id           BLOB PRIMARY KEY,

@@ -1,0 +1,241 @@
+//! `/v1/event-types`: the catalogue, for those who publish and for those who subscribe.
+
+use axum::{
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use redrive_core::{Invalid, TenantId, Time};
+use redrive_store::EventType;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{
+    AppState,
+    events::TenantQuery,
+    extract::{Id, Json, May, Operates, Query, Reads, nullable},
+    page::{Page, Paging},
+    problem::{ChangeProblems, Problem, ReadProblems},
+};
+
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(create, list)).routes(routes!(get, patch, put, delete))
+}
+
+/// An event type to register, or what to change about one. Whatever is left out keeps its value.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct EventTypeInput {
+    /// Its name: segments separated by dots. Required to register it, and never changed.
+    #[schema(example = "order.created", max_length = 256, pattern = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")]
+    name: Option<String>,
+    /// What it means; null for nothing.
+    #[serde(deserialize_with = "nullable")]
+    #[schema(value_type = Option<String>, max_length = 4096)]
+    description: Option<Option<String>>,
+    /// A payload to show; null for none. It has to fit the schema.
+    #[serde(deserialize_with = "nullable")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    example: Option<Option<Box<RawValue>>>,
+    /// What payloads have to look like: a JSON Schema of draft 2020-12; null for anything.
+    #[serde(deserialize_with = "nullable")]
+    #[schema(value_type = Option<serde_json::Value>, example = json!({"type": "object", "required": ["order"]}))]
+    schema: Option<Option<Box<RawValue>>>,
+    /// Whether it is not to be published any more.
+    archived: Option<bool>,
+    /// The tenant to act for; admin keys only.
+    tenant_id: Option<String>,
+}
+
+impl EventTypeInput {
+    fn apply_to(&self, event_type: &mut EventType) {
+        let text = |raw: &Option<Box<RawValue>>| raw.as_ref().map(|raw| raw.get().to_owned());
+        if let Some(description) = &self.description {
+            event_type.description.clone_from(description);
+        }
+        if let Some(example) = &self.example {
+            event_type.example = text(example);
+        }
+        if let Some(schema) = &self.schema {
+            event_type.schema = text(schema);
+        }
+        event_type.archived = self.archived.unwrap_or(event_type.archived);
+    }
+}
+
+/// An event type.
+#[derive(Serialize, ToSchema)]
+pub(super) struct EventTypeView {
+    /// Its name.
+    name: String,
+    /// Whose it is.
+    #[schema(value_type = String)]
+    tenant_id: TenantId,
+    /// What it means.
+    description: Option<String>,
+    /// A payload to show.
+    #[schema(value_type = Option<serde_json::Value>)]
+    example: Option<Box<RawValue>>,
+    /// What payloads have to look like: a JSON Schema.
+    #[schema(value_type = Option<serde_json::Value>)]
+    schema: Option<Box<RawValue>>,
+    /// Whether it is not to be published any more.
+    archived: bool,
+    /// When it was registered.
+    #[schema(value_type = String, format = DateTime)]
+    created_at: Time,
+    /// When it was last changed.
+    #[schema(value_type = String, format = DateTime)]
+    updated_at: Time,
+}
+
+impl From<EventType> for EventTypeView {
+    fn from(event_type: EventType) -> Self {
+        let json = |text: Option<String>| RawValue::from_string(text?).ok();
+        Self {
+            name: event_type.name,
+            tenant_id: event_type.tenant,
+            description: event_type.description,
+            example: json(event_type.example),
+            schema: json(event_type.schema),
+            archived: event_type.archived,
+            created_at: event_type.created_at,
+            updated_at: event_type.updated_at,
+        }
+    }
+}
+
+/// Register an event type
+///
+/// From then on payloads that break its schema are refused.
+#[utoipa::path(
+    post, path = "/v1/event-types", tag = "event types", request_body = EventTypeInput,
+    responses((status = 201, body = EventTypeView), ChangeProblems),
+)]
+async fn create(
+    State(app): State<AppState>,
+    May(by, _): May<Operates>,
+    Json(input): Json<EventTypeInput>,
+) -> Result<Response, Problem> {
+    let tenant = app.acts_for(&by, input.tenant_id.as_deref()).await?;
+    let Some(name) = input.name.clone() else {
+        return Err(Invalid::new("name", "is missing; say which type, such as order.created").into());
+    };
+    let made = app.create_event_type(&by, tenant, name, |made| input.apply_to(made)).await?;
+    Ok((StatusCode::CREATED, axum::Json(EventTypeView::from(made))).into_response())
+}
+
+/// Which event types to list.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct EventTypeQuery {
+    /// Only archived ones, or only others.
+    archived: Option<bool>,
+    /// The `next_cursor` of the page before.
+    cursor: Option<String>,
+    /// How many: 1 to 500, 50 if left out.
+    #[param(minimum = 1, maximum = 500)]
+    limit: Option<u32>,
+    /// How many to leave out first, up to 10,000; a cursor is better.
+    #[param(maximum = 10000)]
+    offset: Option<u32>,
+    /// The tenant to act for; admin keys only.
+    tenant_id: Option<String>,
+}
+
+/// List event types
+///
+/// The catalogue: what may be published, and what can be subscribed to.
+#[utoipa::path(
+    get, path = "/v1/event-types", tag = "event types", params(EventTypeQuery),
+    responses((status = 200, description = "By name", body = Page<EventTypeView>), ReadProblems),
+)]
+async fn list(
+    State(app): State<AppState>,
+    May(caller, _): May<Reads>,
+    Query(query): Query<EventTypeQuery>,
+) -> Result<axum::Json<Page<EventTypeView>>, Problem> {
+    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
+    let paging = Paging { cursor: query.cursor, limit: query.limit, offset: query.offset, tenant_id: None };
+    let listed = app.list_event_types(tenant, query.archived, paging.request()?).await?;
+    Ok(axum::Json(paging.page(listed, |one| one.name.clone(), EventTypeView::from)))
+}
+
+/// Get an event type
+#[utoipa::path(
+    get, path = "/v1/event-types/{name}", tag = "event types", params(("name" = String, Path), TenantQuery),
+    responses((status = 200, body = EventTypeView), ReadProblems),
+)]
+async fn get(
+    State(app): State<AppState>,
+    May(caller, _): May<Reads>,
+    Id(name): Id<String>,
+    Query(query): Query<TenantQuery>,
+) -> Result<axum::Json<EventTypeView>, Problem> {
+    let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
+    Ok(axum::Json(app.event_type(tenant, name).await?.into()))
+}
+
+/// Change an event type
+///
+/// Whatever is left out keeps its value. A new schema is for events that are published from then on.
+#[utoipa::path(
+    patch, path = "/v1/event-types/{name}", tag = "event types", params(("name" = String, Path), TenantQuery),
+    request_body = EventTypeInput,
+    responses((status = 200, body = EventTypeView), ChangeProblems),
+)]
+async fn patch(
+    State(app): State<AppState>,
+    May(by, _): May<Operates>,
+    Id(name): Id<String>,
+    Query(query): Query<TenantQuery>,
+    Json(input): Json<EventTypeInput>,
+) -> Result<axum::Json<EventTypeView>, Problem> {
+    let named = input.tenant_id.as_deref().or(query.tenant_id.as_deref());
+    let tenant = app.acts_for(&by, named).await?;
+    if input.name.as_ref().is_some_and(|given| *given != name) {
+        return Err(Invalid::new("name", "is never changed; register another event type instead").into());
+    }
+    let changed = app.change_event_type(&by, tenant, name, |one| input.apply_to(one)).await?;
+    Ok(axum::Json(changed.into()))
+}
+
+/// Change an event type
+///
+/// The same as PATCH: whatever is left out keeps its value.
+#[utoipa::path(
+    put, path = "/v1/event-types/{name}", tag = "event types", params(("name" = String, Path), TenantQuery),
+    request_body = EventTypeInput,
+    responses((status = 200, body = EventTypeView), ChangeProblems),
+)]
+async fn put(
+    state: State<AppState>,
+    who: May<Operates>,
+    name: Id<String>,
+    query: Query<TenantQuery>,
+    input: Json<EventTypeInput>,
+) -> Result<axum::Json<EventTypeView>, Problem> {
+    patch(state, who, name, query, input).await
+}
+
+/// Delete an event type
+///
+/// Its events stay. Where types have to be registered, it cannot be published any more; archiving does the same and
+/// keeps it in the catalogue.
+#[utoipa::path(
+    delete, path = "/v1/event-types/{name}", tag = "event types", params(("name" = String, Path), TenantQuery),
+    responses((status = 204, description = "Deleted"), ReadProblems),
+)]
+async fn delete(
+    State(app): State<AppState>,
+    May(by, _): May<Operates>,
+    Id(name): Id<String>,
+    Query(query): Query<TenantQuery>,
+) -> Result<StatusCode, Problem> {
+    let tenant = app.acts_for(&by, query.tenant_id.as_deref()).await?;
+    app.delete_event_type(&by, tenant, name).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
