@@ -234,18 +234,36 @@ fn filter_deliveries(conditions: &mut Conditions, filter: &DeliveryFilter) {
     conditions.and_opt("d.failure_category = ?", filter.failure_category.map(Col));
 }
 
+/// An event, for whoever takes it away.
+pub(super) async fn find_event(
+    session: &Session,
+    tenant: &TenantId,
+    id: EventId,
+) -> Result<Option<StoredEvent>, Failure> {
+    let found = event!("WHERE tenant = $1 AND id = $2");
+    let row = session.query_opt(found, &[&tenant.as_str(), &Col(id)]).await?;
+    row.map(|row| read_event(&row)).transpose()
+}
+
+/// A delivery of whatever tenant with its attempts, for whoever takes it away.
+pub(super) async fn find_history(
+    session: &Session,
+    id: DeliveryId,
+) -> Result<Option<(Delivery, Vec<StoredAttempt>)>, Failure> {
+    let found = format!("{OF_DELIVERIES} WHERE d.id = $1");
+    let Some(row) = session.query_opt(&found, &[&Col(id)]).await? else { return Ok(None) };
+    let delivery = read_delivery(&row)?;
+    let rows = session.query(ATTEMPTS, &[&Col(id), &delivery.tenant.as_str()]).await?;
+    let mut attempts = rows.iter().map(read_attempt).collect::<Result<Vec<_>, _>>()?;
+    attempts.sort_by_key(|stored| stored.attempt.number);
+    Ok(Some((delivery, attempts)))
+}
+
 impl History for Postgres {
     fn event(&self, tenant: TenantId, id: EventId) -> Answer<'_, Option<StoredEvent>> {
         Box::pin(async move {
-            self.read(|session| {
-                let tenant = &tenant;
-                async move {
-                    let found = event!("WHERE tenant = $1 AND id = $2");
-                    let row = session.query_opt(found, &[&tenant.as_str(), &Col(id)]).await?;
-                    row.map(|row| read_event(&row)).transpose()
-                }
-            })
-            .await
+            let tenant = &tenant;
+            self.read(|session| async move { find_event(&session, tenant, id).await }).await
         })
     }
 
