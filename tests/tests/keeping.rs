@@ -178,3 +178,60 @@ async fn what_goes_is_in_the_archive_once_through_kills() {
     let since = archive(&path, &["cat", "--from", "2020-01-01T00:00:00Z", "--tenant", "default"]);
     assert_eq!(since.lines().count(), lines.len());
 }
+
+/// A server that speaks S3, for as long as this lives.
+struct Bucket {
+    server: std::process::Child,
+    endpoint: String,
+}
+
+impl Bucket {
+    async fn start(name: &str) -> Self {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let server = std::process::Command::new(redrive_testkit::python_with(&["moto[server]"]))
+            .args(["-m", "moto.server", "-H", "127.0.0.1", "-p", &port.to_string()])
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let api = Api::new(([127, 0, 0, 1], port).into(), "nobody-asks");
+        for _ in 0..400 {
+            if api.try_raw("PUT", &format!("/{name}"), &[], "").await.is_ok_and(|answer| answer.status == 200)
+            {
+                return Self { server, endpoint: format!("http://127.0.0.1:{port}") };
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("moto does not answer");
+    }
+}
+
+impl Drop for Bucket {
+    fn drop(&mut self) {
+        self.server.kill().ok();
+        self.server.wait().ok();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_archive_can_be_a_bucket() {
+    let bucket = Bucket::start("events").await;
+    let secret = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(secret.path(), "hush-hush\n").unwrap();
+    let settings = [
+        ("REDRIVE_ARCHIVE_URL", "s3://events/redrive/prod"),
+        ("REDRIVE_ARCHIVE_ENDPOINT", &bucket.endpoint),
+        ("REDRIVE_ARCHIVE_REGION", "us-east-1"),
+        ("REDRIVE_ARCHIVE_ACCESS_KEY_ID", "key"),
+        ("REDRIVE_ARCHIVE_SECRET_ACCESS_KEY_FILE", secret.path().to_str().unwrap()),
+    ];
+    let fast = Setup::new().env("REDRIVE_DEV_CLOCK_SPEED", "86400").env("REDRIVE_RETENTION_EVENTS", "1d");
+    let setup = settings.iter().fold(fast, |setup, (name, value)| setup.env(*name, *value));
+    let redrive = Redrive::start_with(setup).await;
+    let event = redrive.api().publish("order.created", json!({"n": 1})).await;
+    redrive.wait_output("stored in the archive").await;
+    let mut command = std::process::Command::new(redrive_testkit::binary());
+    let output = command.args(["archive", "cat"]).envs(settings).output().unwrap();
+    let line: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((id(&line), &line["data"]), (id(&event), &json!({"n": 1})));
+}
