@@ -194,11 +194,12 @@ impl Bucket {
             .stderr(std::process::Stdio::null())
             .spawn()
             .unwrap();
+        let bucket = Self { server, endpoint: format!("http://127.0.0.1:{port}") };
         let api = Api::new(([127, 0, 0, 1], port).into(), "nobody-asks");
         for _ in 0..400 {
             if api.try_raw("PUT", &format!("/{name}"), &[], "").await.is_ok_and(|answer| answer.status == 200)
             {
-                return Self { server, endpoint: format!("http://127.0.0.1:{port}") };
+                return bucket;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }

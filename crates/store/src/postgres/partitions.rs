@@ -70,7 +70,7 @@ impl Partitions {
         only_empty: bool,
         rows: usize,
     ) -> Result<Dropped, Failure> {
-        let there = sessions.read(|session| all(session)).await?;
+        let there = sessions.read(all).await?;
         if sessions.write(|tx| forget_beside(tx, gaps(&there, before), rows)).await? > 0 {
             return Ok(Dropped::Some { months: 0 });
         }

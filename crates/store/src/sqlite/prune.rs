@@ -111,12 +111,9 @@ impl Retain for Sqlite {
 
     fn give_space_back(&self, bytes: usize) -> Answer<'_, usize> {
         Box::pin(async move {
-            let number = |connection: &Connection, pragma: &str| {
-                connection.query_row(&format!("PRAGMA {pragma}"), (), |row| row.get::<_, i64>(0))
-            };
-            let unused = self.read(move |connection| {
-                let (free, all) = (number(connection, "freelist_count")?, number(connection, "page_count")?);
-                Ok((free - all / SPARE, number(connection, "page_size")?))
+            let unused = self.read(|connection| {
+                let free = number(connection, "freelist_count")? - number(connection, "page_count")? / SPARE;
+                Ok((free, number(connection, "page_size")?))
             });
             let (unused, size) = unused.await?;
             let pages = unused.min(bytes as i64 / size);
@@ -124,15 +121,21 @@ impl Retain for Sqlite {
                 return Ok(0);
             }
             self.write(move |transaction| {
+                let before = number(transaction, "page_count")?;
                 // Each step of the statement gives back one page.
                 let mut vacuum = transaction.prepare(&format!("PRAGMA incremental_vacuum({pages})"))?;
                 let mut steps = vacuum.query(())?;
                 while steps.next()?.is_some() {}
-                Ok((pages * size) as usize)
+                // None, if the file was not made for this.
+                Ok(((before - number(transaction, "page_count")?) * size) as usize)
             })
             .await
         })
     }
+}
+
+fn number(connection: &Connection, pragma: &str) -> rusqlite::Result<i64> {
+    connection.query_row(&format!("PRAGMA {pragma}"), (), |row| row.get(0))
 }
 
 /// What a reader found.
