@@ -81,7 +81,8 @@ fn core_does_no_input_or_output() {
 
 /// The types and functions that reach out, by themselves: whoever wants to use one has to name it somewhere,
 /// however it is imported or renamed.
-const REACHES_OUT: [&str; 25] = [
+const REACHES_OUT: [&str; 26] = [
+    "object_store::",
     "TcpStream",
     "TcpSocket",
     "UdpSocket",
@@ -116,7 +117,8 @@ const HIDES: [&str; 6] = ["net::*", "process::*", "hyper::*", "hyper_util::*", "
 fn only_the_way_out_opens_connections() {
     // The command line may talk to the operator's own server, and the store to the operator's own database.
     let own = ["server/src/cli/remote.rs", "server/src/cli/pinned.rs", "store/src/postgres/connect.rs"];
-    let allowed = [&own[..], &["egress/src/"]].concat();
+    // The archive is where the operator says, and what is put there is named by Redrive alone.
+    let allowed = [&own[..], &["egress/src/", "server/src/archive/mod.rs"]].concat();
     let mut found = strays(&ALL, &REACHES_OUT, &allowed);
     // A connection that came in has the same type as one that goes out; it is not made there.
     let accepts = |file: &str| file.starts_with("server/src/http/");

@@ -3,11 +3,11 @@
 // Tests may read clocks, and a test that cannot go on should panic.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use redrive_testkit::{Api, Gate, Receiver, Redrive, Reply, Setup};
 use redrive_tests::{delivery_is, delivery_of, id};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Waits until something is no longer there.
 async fn gone(api: &Api, path: &str) {
@@ -114,4 +114,125 @@ async fn all_payloads_of_a_subject_are_erased() {
     let left = api.get("/v1/events?limit=100").await.expect(200);
     let erased = |event: &&serde_json::Value| event["data"].is_null() && event["subject"] == "ada";
     assert_eq!(left["data"].as_array().unwrap().iter().filter(erased).count(), 10);
+}
+
+/// What `redrive archive` prints.
+fn archive(folder: &std::path::Path, args: &[&str]) -> String {
+    let mut command = std::process::Command::new(redrive_testkit::binary());
+    let output = command.arg("archive").args(args).env("REDRIVE_ARCHIVE_URL", folder).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_goes_is_in_the_archive_once_through_kills() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("archive");
+    // A day takes a second.
+    let setup = Setup::new()
+        .env("REDRIVE_DEV_CLOCK_SPEED", "86400")
+        .env("REDRIVE_RETENTION_EVENTS", "1d")
+        .env("REDRIVE_ARCHIVE_URL", path.display().to_string());
+    let mut redrive = Redrive::start_with(setup).await;
+    let receiver = Receiver::start().await;
+    redrive.api().create_webhook(&receiver.url(), json!({"headers": {"X-Token": "hush-hush"}})).await;
+    let mut published = BTreeSet::new();
+    for turn in 0..4_u64 {
+        for n in 0..15 {
+            let event = redrive.api().publish("order.created", json!({"turn": turn, "n": n})).await;
+            published.insert(id(&event).to_owned());
+        }
+        receiver.wait_for(published.len()).await;
+        // At some moment between publishing, pruning and storing.
+        tokio::time::sleep(Duration::from_millis(1_100 + turn * 1_700)).await;
+        redrive.kill();
+        redrive.restart().await;
+    }
+    let api = redrive.api();
+    let mut lines = String::new();
+    for _ in 0..60 {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        lines = archive(&path, &["cat"]);
+        if lines.lines().filter(|line| line.contains("\"kind\":\"event\"")).count() >= published.len() {
+            break;
+        }
+    }
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for kind in ["event", "delivery", "attempt"] {
+        let of: Vec<_> = lines.iter().filter(|line| line["kind"] == kind).collect();
+        let ids: BTreeSet<_> = of.iter().map(|line| id(line).to_owned()).collect();
+        assert_eq!(ids.len(), of.len(), "a {kind} is there twice");
+        assert!(ids.len() >= published.len(), "{kind}: {} of {}", ids.len(), published.len());
+        if kind == "event" {
+            assert_eq!(ids, published);
+        }
+    }
+    assert!(lines.iter().all(|line| !line.to_string().contains("hush-hush")), "a secret is in it");
+    assert_eq!(api.get("/v1/events").await.expect(200)["data"], json!([]));
+
+    let name = archive(&path, &["list"]).split_whitespace().next().unwrap().to_owned();
+    let one = archive(&path, &["cat", &name]);
+    assert!(!one.is_empty() && one.lines().count() <= lines.len());
+    assert_eq!(archive(&path, &["cat", "--tenant", "nobody"]), "");
+    assert_eq!(archive(&path, &["cat", "--to", "2020-01-01T00:00:00Z"]), "");
+    let since = archive(&path, &["cat", "--from", "2020-01-01T00:00:00Z", "--tenant", "default"]);
+    assert_eq!(since.lines().count(), lines.len());
+}
+
+/// A server that speaks S3, for as long as this lives.
+struct Bucket {
+    server: std::process::Child,
+    endpoint: String,
+}
+
+impl Bucket {
+    async fn start(name: &str) -> Self {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let server = std::process::Command::new(redrive_testkit::python_with(&["moto[server]"]))
+            .args(["-m", "moto.server", "-H", "127.0.0.1", "-p", &port.to_string()])
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let bucket = Self { server, endpoint: format!("http://127.0.0.1:{port}") };
+        let api = Api::new(([127, 0, 0, 1], port).into(), "nobody-asks");
+        for _ in 0..400 {
+            if api.try_raw("PUT", &format!("/{name}"), &[], "").await.is_ok_and(|answer| answer.status == 200)
+            {
+                return bucket;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("moto does not answer");
+    }
+}
+
+impl Drop for Bucket {
+    fn drop(&mut self) {
+        self.server.kill().ok();
+        self.server.wait().ok();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_archive_can_be_a_bucket() {
+    let bucket = Bucket::start("events").await;
+    let secret = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(secret.path(), "hush-hush\n").unwrap();
+    let settings = [
+        ("REDRIVE_ARCHIVE_URL", "s3://events/redrive/prod"),
+        ("REDRIVE_ARCHIVE_ENDPOINT", &bucket.endpoint),
+        ("REDRIVE_ARCHIVE_REGION", "us-east-1"),
+        ("REDRIVE_ARCHIVE_ACCESS_KEY_ID", "key"),
+        ("REDRIVE_ARCHIVE_SECRET_ACCESS_KEY_FILE", secret.path().to_str().unwrap()),
+    ];
+    let fast = Setup::new().env("REDRIVE_DEV_CLOCK_SPEED", "86400").env("REDRIVE_RETENTION_EVENTS", "1d");
+    let setup = settings.iter().fold(fast, |setup, (name, value)| setup.env(*name, *value));
+    let redrive = Redrive::start_with(setup).await;
+    let event = redrive.api().publish("order.created", json!({"n": 1})).await;
+    redrive.wait_output("stored in the archive").await;
+    let mut command = std::process::Command::new(redrive_testkit::binary());
+    let output = command.args(["archive", "cat"]).envs(settings).output().unwrap();
+    let line: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((id(&line), &line["data"]), (id(&event), &json!({"n": 1})));
 }

@@ -20,6 +20,8 @@ const AT_MOST_EVERY: Duration = Duration::from_secs(1);
 const FIRST: Duration = Duration::from_secs(60);
 /// Tenants, or webhooks, in one step.
 const PAGE: usize = 500;
+/// Rows in one step that are packed for the archive.
+const PACKED: usize = 500;
 /// How much space is given back in one step.
 const SPACE: usize = 256 * 1024;
 /// How often it is tried to drop a month that others use just then.
@@ -47,6 +49,11 @@ impl Inner {
 }
 
 impl Engine {
+    /// Whether this node does what one node does for all, such as this. Two may think so for a moment.
+    pub fn is_first(&self) -> bool {
+        self.0.fleet.is_first()
+    }
+
     /// Forgets what is old now, all of it.
     pub async fn prune(&self) -> Result<(), StoreError> {
         Pruner::new(&self.0).round().await
@@ -68,9 +75,10 @@ impl<'a> Pruner<'a> {
 
     async fn round(mut self) -> Result<(), StoreError> {
         let cutoffs = self.cutoffs().await?;
-        // Whole months first: that spares going through their rows.
+        // Whole months first: that spares going through their rows. But what is archived is gone through.
         let earliest = earliest(&cutoffs);
-        let by_month = self.inner.store.keeps_months();
+        let keeps_months = self.inner.store.keeps_months();
+        let by_month = keeps_months && !self.inner.settings.archive;
         if let (true, Some(earliest)) = (by_month, earliest) {
             self.drop_months(earliest, false).await?;
         }
@@ -84,7 +92,7 @@ impl<'a> Pruner<'a> {
             }
         }
         let latest = cutoffs.values().filter_map(|cutoffs| cutoffs.events).max();
-        if let (true, Some(latest)) = (by_month, latest) {
+        if let (true, Some(latest)) = (keeps_months, latest) {
             self.drop_months(latest, true).await?;
         }
         self.periods(&cutoffs).await?;
@@ -126,6 +134,12 @@ impl<'a> Pruner<'a> {
         }
     }
 
+    fn old<C>(&self, tenant: &TenantId, before: Time, after: Option<C>) -> Old<C> {
+        let archive = self.inner.settings.archive;
+        let rows = if archive { self.stride.rows().min(PACKED) } else { self.stride.rows() };
+        Old { tenant: tenant.clone(), before, after, rows, archive }
+    }
+
     fn note(&mut self, left: Left) {
         self.left.events += left.events;
         self.left.deliveries += left.deliveries;
@@ -149,7 +163,7 @@ impl<'a> Pruner<'a> {
         let mut after = None;
         while !self.is_over() {
             let began = ticks();
-            let old = Old { tenant: tenant.clone(), before, after, rows: self.stride.rows() };
+            let old = self.old(tenant, before, after);
             let step = store.prune_events(old).await?;
             self.note(step.left);
             if step.finished {
@@ -165,7 +179,7 @@ impl<'a> Pruner<'a> {
         let mut after = None;
         while !self.is_over() {
             let began = ticks();
-            let old = Old { tenant: tenant.clone(), before, after, rows: self.stride.rows() };
+            let old = self.old(tenant, before, after);
             let step = self.inner.store.prune_dead(old).await?;
             self.note(step.left);
             if step.finished {

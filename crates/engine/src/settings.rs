@@ -45,6 +45,8 @@ pub struct Settings {
     pub idempotency_window: Duration,
     /// How long things are kept that are over.
     pub retention: Retention,
+    /// Whether what is forgotten is kept for the archive.
+    pub archive: bool,
     /// The retry policy of webhooks that do not say otherwise.
     pub retry: RetryPolicy,
     /// What requests call us.
@@ -71,6 +73,7 @@ impl Default for Settings {
             lane_items: 2_000,
             idempotency_window: Duration::from_secs(24 * 3600),
             retention: Retention::default(),
+            archive: false,
             retry: RetryPolicy::default(),
             user_agent: concat!("Redrive/", env!("CARGO_PKG_VERSION")).into(),
         }

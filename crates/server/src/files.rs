@@ -4,17 +4,21 @@ use std::{io::Write, path::Path};
 
 /// Writes a line to a new file that nobody else may read; one that is there already is left alone.
 pub(crate) fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
-    let mut folder = std::fs::DirBuilder::new();
     let mut options = std::fs::OpenOptions::new();
-    folder.recursive(true);
     options.write(true).create_new(true);
     #[cfg(unix)]
-    {
-        std::os::unix::fs::DirBuilderExt::mode(&mut folder, 0o700);
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    }
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        folder.create(parent)?;
+        make_private_folder(parent)?;
     }
     writeln!(options.open(path)?, "{text}")
+}
+
+/// Makes a folder that nobody else may look into; one that is there already is left alone.
+pub(crate) fn make_private_folder(path: &Path) -> std::io::Result<()> {
+    let mut folder = std::fs::DirBuilder::new();
+    folder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut folder, 0o700);
+    folder.create(path)
 }

@@ -2,6 +2,7 @@
 
 pub mod api;
 pub mod app;
+pub mod archive;
 pub mod cli;
 pub mod config;
 mod files;

@@ -3,6 +3,7 @@
 //! Every backend passes the same conformance suite. Backends hold no policy: what should happen was
 //! decided before; here it is written down, all of it or nothing. No clock is read: `now` is an argument.
 
+pub mod archive;
 mod batch;
 mod codes;
 #[cfg(feature = "conformance")]
@@ -400,6 +401,15 @@ pub trait Retain {
     fn give_space_back(&self, bytes: usize) -> Answer<'_, usize>;
 }
 
+/// What was pruned and waits for the archive.
+pub trait Archiving {
+    /// The object to be stored next: one that was begun before, or else the oldest of what waits, `most` bytes of one
+    /// day or a little more. None if less than `least` bytes wait. It stays the same until it is stored.
+    fn next_object(&self, least: usize, most: usize) -> Answer<'_, Option<ArchiveObject>>;
+    /// Forgets an object: it is in the archive.
+    fn object_stored(&self, name: String) -> Answer<'_, ()>;
+}
+
 /// Figures about a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Vitals {
@@ -433,6 +443,7 @@ pub trait Store:
     + Upkeep
     + Retain
     + Erase
+    + Archiving
     + Send
     + Sync
 {
@@ -455,6 +466,7 @@ impl<T> Store for T where
         + Upkeep
         + Retain
         + Erase
+        + Archiving
         + Send
         + Sync
 {

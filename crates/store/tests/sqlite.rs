@@ -447,7 +447,8 @@ async fn space_is_given_back_when_old_events_are_gone() {
         || fs::metadata(&path).unwrap().len() + fs::metadata(path.with_extension("db-wal")).unwrap().len();
     let full = size();
     assert!(full > 18 << 20, "{full}");
-    let old = Old { tenant: bench.tenant.clone(), before: at(1_000), after: None, rows: 1_000 };
+    let old =
+        Old { tenant: bench.tenant.clone(), before: at(1_000), after: None, rows: 1_000, archive: false };
     let pruned = bench.store().prune_events(old).await.unwrap();
     assert_eq!(pruned.left.events, 400);
     let mut steps = 0;

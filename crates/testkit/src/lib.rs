@@ -31,7 +31,7 @@ pub use postgres::{Database, Postgres};
 pub use proxy::Proxy;
 pub use python::python_with;
 pub use receiver::{Arrival, Gate, Receiver, Reply};
-pub use redrive::{Redrive, Setup};
+pub use redrive::{Redrive, Setup, binary};
 
 /// How long a test waits for something before it fails.
 pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);

@@ -149,7 +149,7 @@ impl Setup {
 }
 
 /// `REDRIVE_BIN`, or the binary beside the running test, which is `<target>/debug/deps/<test>`.
-fn binary() -> PathBuf {
+pub fn binary() -> PathBuf {
     if let Some(named) = std::env::var_os("REDRIVE_BIN") {
         return named.into();
     }

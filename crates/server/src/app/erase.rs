@@ -10,7 +10,7 @@ use super::{
 };
 
 /// Payloads erased by one call; the next call goes on.
-const MOST: usize = 1_000;
+const MOST: usize = 500;
 
 /// What came of erasing a subject's payloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! The command line.
 
+mod archive;
 mod copy;
 mod keys;
 mod migrate;
@@ -42,6 +43,11 @@ enum Command {
     },
     /// Bring the database's schema up to date.
     Migrate(DatabaseArgs),
+    /// Read what was archived before it was forgotten.
+    Archive {
+        #[command(subcommand)]
+        command: archive::ArchiveCommand,
+    },
     /// Move what is stored to another place.
     Store {
         #[command(subcommand)]
@@ -175,6 +181,7 @@ pub fn main() -> ExitCode {
         Command::Keys { command } => keys::run(command),
         Command::Secrets { command } => secrets::run(command),
         Command::Migrate(args) => migrate::run(&args),
+        Command::Archive { command } => archive::run(&command),
         Command::Store { command } => copy::run(&command),
         Command::Config { command } => configuration(command),
     };

@@ -22,6 +22,7 @@ use super::{
 use crate::{
     api,
     app::{App, Keys, Rules, keys},
+    archive::Archive,
     config::{Backend, Config, Profile},
     files::write_private,
     http::{self, Reload, Surface, Tls},
@@ -55,6 +56,7 @@ async fn serve(config: Config, profile: Profile, reread: Reread) -> Result<(), C
              or make a key first with: redrive keys create --admin",
         ));
     }
+    let archive = Archive::open(&config.archive).map_err(|error| CliError::said(error.to_string()))?;
     let tls = config.server.tls().map(|(cert, key)| Tls::load(cert, key)).transpose();
     let (tls, reload) = tls.map_err(|error| CliError::said(error.to_string()))?.unzip();
     let listener = listen(config.server.listen).await?;
@@ -74,6 +76,9 @@ async fn serve(config: Config, profile: Profile, reread: Reread) -> Result<(), C
     let patience = config.server.drain_deadline.get();
     let surface = Surface::new(api::router(app.clone()), &config.server, tls);
     let server = http::serve(listener, surface, stop.clone(), patience);
+    if let Some(archive) = archive {
+        tokio::spawn(archive.keep(app.engine().clone(), stop.clone()));
+    }
     if let Some(reload) = reload {
         tokio::spawn(look_after(reload, stop.clone()));
     }

@@ -1,6 +1,7 @@
 //! What the operator decides, from a file, the environment and flags: one struct per concern, checked once
 //! at the start. `settings.rs` is the list of every setting with its reason.
 
+mod archive;
 mod database;
 mod dev;
 mod egress;
@@ -27,6 +28,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::telemetry;
 
+pub use archive::{Archive, Place};
 pub use database::{Backend, Database, DatabaseUrl};
 pub use dev::{Dev, Skew};
 pub use egress::Egress;
@@ -76,6 +78,8 @@ pub struct Config {
     pub events: Events,
     /// How long things are kept.
     pub retention: Retention,
+    /// Where what is forgotten is kept.
+    pub archive: Archive,
     /// When to try again.
     pub retry: RetryConfig,
     /// When to stop calling an endpoint that fails.
@@ -209,6 +213,7 @@ impl Config {
                 lane_items: engine.lane_items,
             },
             events: Events { max_payload_bytes: 256 * 1024, idempotency_window: Span::secs(24 * 3600) },
+            archive: Archive::default(),
             retention: Retention { events: Span::secs(90 * 24 * 3600), dead: Span::secs(30 * 24 * 3600) },
             retry: RetryConfig::default(),
             circuit_breaker: BreakerConfig::default(),
@@ -245,6 +250,7 @@ impl Config {
             lane_items: self.delivery.lane_items,
             idempotency_window: self.events.idempotency_window.get(),
             retention: self.retention.kept(),
+            archive: self.archive.url.is_some(),
             retry: self.retry_policy()?,
             tenant_max_in_flight: self.limits.tenant.max_in_flight,
             webhook_rate_limit: self.limits.webhook_rate()?,
@@ -266,6 +272,7 @@ impl Config {
         self.database.validate()?;
         self.validate_node()?;
         self.retention.validate()?;
+        self.archive.place()?;
         self.retry_policy()?;
         self.breaker_policy()?;
         self.limits.validate()?;

@@ -8,7 +8,8 @@ use super::{Config, ConfigError};
 
 /// Whether a setting must not be shown.
 pub(super) fn is_secret(setting: &str) -> bool {
-    ["auth.admin_key", "database.password", "database.url", "secrets.master_key"].contains(&setting)
+    ["archive.secret_access_key", "auth.admin_key", "database.password", "database.url", "secrets.master_key"]
+        .contains(&setting)
 }
 
 /// A secret in a setting: never shown.
@@ -44,6 +45,11 @@ pub(super) fn read_files(config: &mut Config) -> Result<(), ConfigError> {
     if let (None, Some(path)) = (&auth.admin_key, &auth.admin_key_file) {
         let key = read_file("auth.admin_key_file", path)?;
         auth.admin_key = Some(Hidden::new(key.trim()));
+    }
+    let archive = &mut config.archive;
+    if let (None, Some(path)) = (&archive.secret_access_key, &archive.secret_access_key_file) {
+        let secret = read_file("archive.secret_access_key_file", path)?;
+        archive.secret_access_key = Some(Hidden::new(secret.trim()));
     }
     let database = &mut config.database;
     if let (None, Some(path)) = (&database.password, &database.password_file) {

@@ -130,6 +130,18 @@ pub const SETTINGS: &[Setting] = &[
         "How long dead letters are kept, with their attempts. A month to send them again; 0 for ever.",
     ),
     setting(
+        "archive.url",
+        "A folder, or s3://BUCKET/PREFIX: what is forgotten is kept there first. None: it is gone.",
+    ),
+    setting("archive.endpoint", "Where the bucket is, if not at Amazon, such as https://minio.example.com."),
+    setting("archive.region", "The bucket's region."),
+    setting(
+        "archive.access_key_id",
+        "The key that may write there; the machine's own role if there is none.",
+    ),
+    setting("archive.secret_access_key", "The secret that goes with the key."),
+    setting("archive.secret_access_key_file", "A file that holds the secret, for secret mounts."),
+    setting(
         "retry.schedule",
         "Delay before each attempt. Default: 0, 5s, 5m, 30m, 2h, 5h, 10h, 14h, 20h, 24h.",
     ),

@@ -15,14 +15,14 @@ use crate::{
 const DAY: i64 = 24 * 3600 * 1000;
 
 fn old<C>(bench: &Bench, before: Time, after: Option<C>, rows: usize) -> Old<C> {
-    Old { tenant: bench.tenant.clone(), before, after, rows }
+    Old { tenant: bench.tenant.clone(), before, after, rows, archive: false }
 }
 
 /// Forgets a tenant's old events in steps of so many rows, no more than so many of them.
 async fn prune_of(bench: &Bench, tenant: &TenantId, before: Time, rows: usize, steps: usize) -> Left {
     let (mut left, mut after) = (Left::default(), None);
     for _ in 0..steps {
-        let old = Old { tenant: tenant.clone(), before, after, rows };
+        let old = Old { tenant: tenant.clone(), before, after, rows, archive: false };
         let step = bench.store().prune_events(old).await.unwrap();
         left.events += step.left.events;
         left.deliveries += step.left.deliveries;

@@ -6,6 +6,7 @@
 // A case that meets an error has failed, and says so by panicking; its name says what must hold.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+pub mod archive;
 pub mod audit;
 pub mod backlog;
 mod bench;
@@ -341,6 +342,12 @@ macro_rules! conformance_suite {
             all_of_a_subject_is_found_the_oldest_first,
             answers_go_in_bounded_steps,
         }
+        $crate::conformance_theme! { $open, archive:
+            what_is_pruned_is_packed_whole,
+            an_object_stays_the_same_until_it_is_stored,
+            an_object_is_of_one_day_and_bounded,
+            interrupted_at_random_nothing_is_lost_or_doubled,
+        }
         $crate::conformance_theme! { $open, scale:
             parked_deliveries_cost_a_claim_nothing,
         }
@@ -373,6 +380,7 @@ mod tests {
     fn every_case_is_in_the_suite() {
         let suite = include_str!("mod.rs");
         let themes = [
+            include_str!("archive.rs"),
             include_str!("audit.rs"),
             include_str!("backlog.rs"),
             include_str!("claim.rs"),

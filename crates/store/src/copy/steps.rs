@@ -109,7 +109,7 @@ pub(crate) fn position(name: &str) -> Option<usize> {
 
 /// Everything, in the order in which it is copied. Lanes are made anew at the end; nodes, homes and changes
 /// are of no use to other nodes.
-pub(crate) const STEPS: [Step; 18] = [
+pub(crate) const STEPS: [Step; 19] = [
     Step::of(
         "tenants",
         "tenants t",
@@ -339,6 +339,13 @@ pub(crate) const STEPS: [Step; 18] = [
             ],
         )
     },
+    // Numbers are made anew; objects that were begun keep their names.
+    Step::of(
+        "archive",
+        "archive t",
+        &[big("number")],
+        &[text("day"), text("object"), big("events"), big("deliveries"), big("attempts"), bytes("frame")],
+    ),
     Step::of(
         "dead",
         "dead t",

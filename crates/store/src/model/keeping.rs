@@ -13,6 +13,8 @@ pub struct Old<C> {
     pub after: Option<C>,
     /// About so many rows in one step, and at least one thing.
     pub rows: usize,
+    /// Whether what goes is put among what waits for the archive, in the same transaction.
+    pub archive: bool,
 }
 
 /// How many things left.
@@ -67,4 +69,15 @@ pub enum Erased {
     Before(Time),
     /// There is no such event.
     Missing,
+}
+
+/// A part of the archive that is to be stored. What is in it has left the tables, and waits for nothing else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArchiveObject {
+    /// What it is called: the day of its events, and a name that nothing else has.
+    pub name: String,
+    /// How many things are in it.
+    pub holds: Left,
+    /// Lines of JSON, compressed.
+    pub bytes: Vec<u8>,
 }

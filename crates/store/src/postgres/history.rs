@@ -8,7 +8,7 @@ use super::{
     Postgres,
     convert::{Col, get, get_opt, plain, text_opt},
     dead, listing,
-    session::{Failure, Tx},
+    session::{Failure, Session, Tx},
 };
 use crate::{
     Answer, Attempt, DeadCount, Delivery, DeliveryCursor, DeliveryFilter, EventFilter, History, Listed,
@@ -63,12 +63,21 @@ macro_rules! delivery {
 
 /// What is read of a delivery `d` with its event `e` and the row `w` of what waits.
 pub(super) const DELIVERY: &str = delivery!("");
-const ONE_DELIVERY: &str = delivery!(
-    "FROM deliveries d
+macro_rules! delivery_by_id {
+    ($more:literal) => {
+        concat!(
+            delivery!(
+                "FROM deliveries d
      CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e
      LEFT JOIN LATERAL (SELECT * FROM waiting w WHERE w.delivery = d.id LIMIT 1) w ON true
-     WHERE d.id = $1 AND d.tenant = $2"
-);
+     WHERE d.id = $1"
+            ),
+            $more
+        )
+    };
+}
+const ONE_DELIVERY: &str = delivery_by_id!(" AND d.tenant = $2");
+const ANY_DELIVERY: &str = delivery_by_id!("");
 
 pub(super) fn read_delivery(row: &Row) -> Result<Delivery, Failure> {
     let id = get(row, 0)?;
@@ -143,17 +152,34 @@ fn read_attempt(row: &Row) -> Result<StoredAttempt, Failure> {
     Ok(StoredAttempt { delivery: get(row, 0)?, event: get(row, 1)?, webhook: get(row, 2)?, attempt })
 }
 
+/// An event, for whoever takes it away.
+pub(super) async fn find_event(
+    session: &Session,
+    tenant: &TenantId,
+    id: EventId,
+) -> Result<Option<StoredEvent>, Failure> {
+    let row = session.query_opt(ONE_EVENT, &[&tenant.as_str(), &Col(id)]).await?;
+    row.map(|row| read_event(&row)).transpose()
+}
+
+/// A delivery of whatever tenant with its attempts, for whoever takes it away.
+pub(super) async fn find_history(
+    session: &Session,
+    id: DeliveryId,
+) -> Result<Option<(Delivery, Vec<StoredAttempt>)>, Failure> {
+    let Some(row) = session.query_opt(ANY_DELIVERY, &[&Col(id)]).await? else { return Ok(None) };
+    let delivery = read_delivery(&row)?;
+    let rows = session.query(ATTEMPTS, &[&Col(id), &delivery.tenant.as_str()]).await?;
+    let mut attempts = rows.iter().map(read_attempt).collect::<Result<Vec<_>, _>>()?;
+    attempts.sort_by_key(|stored| stored.attempt.number);
+    Ok(Some((delivery, attempts)))
+}
+
 impl History for Postgres {
     fn event(&self, tenant: TenantId, id: EventId) -> Answer<'_, Option<StoredEvent>> {
         Box::pin(async move {
-            self.read(|session| {
-                let tenant = &tenant;
-                async move {
-                    let row = session.query_opt(ONE_EVENT, &[&tenant.as_str(), &Col(id)]).await?;
-                    row.map(|row| read_event(&row)).transpose()
-                }
-            })
-            .await
+            let tenant = &tenant;
+            self.read(|session| async move { find_event(&session, tenant, id).await }).await
         })
     }
 

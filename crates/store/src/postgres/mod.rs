@@ -3,6 +3,7 @@
 //! Publishes and outcomes are committed in batches, each by one task of its own; everything else has a
 //! connection to itself for as long as it takes. No transaction waits for anything but the database.
 
+mod archiving;
 mod audit;
 mod changes;
 mod claim;

@@ -12,12 +12,13 @@ use redrive_core::{
 };
 
 use super::{
-    Postgres,
+    Postgres, archiving,
     convert::{Col, get, plain},
+    history,
     session::{Failure, Session, Tx},
     webhooks::from_json,
 };
-use crate::{Answer, Dropped, Left, Old, Pruned, Retain};
+use crate::{Answer, Dropped, Left, Old, Pruned, Retain, archive::Packing};
 
 /// The tenant's oldest events. Those that somebody is making a round of are passed by.
 const OLD_EVENTS: &str = "SELECT id FROM events WHERE tenant = $1 AND id > $2 AND id < $3
@@ -219,16 +220,65 @@ async fn prune_events(tx: Tx, old: &Old<EventId>) -> Result<Pruned<EventId>, Fai
         }
         done = Some(*event);
     }
+    let mut packing = old.archive.then(Packing::default);
+    if let Some(packing) = &mut packing
+        && let Some(more) = pack_events(&tx, old, &mut whole, &range, packing).await?
+    {
+        (done, part) = (more, None);
+    }
     let mut left = forget_events(&tx, old, &whole, &range, most).await?;
     // One with more deliveries than fit goes in several steps, and last of all itself.
     if let Some(event) = part
         && whole.is_empty()
     {
         let some = deliveries_of(&tx, &[event], &range, most).await?;
+        if let Some(packing) = &mut packing {
+            pack_deliveries(&tx, &some, packing).await?;
+        }
         forget_deliveries(&tx, &some, &range, &mut left).await?;
+    }
+    if let Some(packing) = packing {
+        archiving::keep(&tx, packing).await?;
     }
     let finished = done == events.last().copied() && events.len() < most;
     Ok(Pruned { left, last: done, finished })
+}
+
+/// Gathers events with all that belongs to them, until it is enough for one step: what is left is taken out of
+/// `events`, and the place to go on from is given.
+async fn pack_events(
+    tx: &Session,
+    old: &Old<EventId>,
+    events: &mut Vec<EventId>,
+    range: &Range,
+    packing: &mut Packing,
+) -> Result<Option<Option<EventId>>, Failure> {
+    for (index, event) in events.iter().enumerate() {
+        if packing.is_full() {
+            let last = index.checked_sub(1).map_or(old.after, |last| Some(events[last]));
+            events.truncate(index);
+            return Ok(Some(last));
+        }
+        let deliveries = deliveries_of(tx, &[*event], range, usize::MAX >> 1).await?;
+        pack_deliveries(tx, &deliveries, packing).await?;
+        if let Some(stored) = history::find_event(tx, &old.tenant, *event).await? {
+            packing.event(&stored)?;
+        }
+    }
+    Ok(None)
+}
+
+async fn pack_deliveries(
+    tx: &Session,
+    deliveries: &[Col<DeliveryId>],
+    packing: &mut Packing,
+) -> Result<(), Failure> {
+    for delivery in deliveries {
+        if let Some((stored, attempts)) = history::find_history(tx, delivery.0).await? {
+            packing.delivery(&stored, &attempts)?;
+        }
+    }
+    Ok(())
 }
 
 async fn standing(
@@ -313,6 +363,11 @@ async fn prune_dead(tx: Tx, old: &Old<DeliveryId>) -> Result<Pruned<DeliveryId>,
         let range = Range::of(first.time(), last.time());
         let rows = tx.query(STILL_DEAD, &[&ids, &range.0, &range.1]).await?;
         let still = rows.iter().map(|row| get(row, 0).map(Col)).collect::<Result<Vec<_>, _>>()?;
+        if old.archive {
+            let mut packing = Packing::default();
+            pack_deliveries(&tx, &still, &mut packing).await?;
+            archiving::keep(&tx, packing).await?;
+        }
         forget_deliveries(&tx, &still, &range, &mut left).await?;
     }
     Ok(Pruned { left, last, finished: rows.len() < most })

@@ -2,7 +2,7 @@
 //! `listing.rs`.
 
 use redrive_core::{DeliveryId, EventId, TenantId, Time, event::Event};
-use rusqlite::{OptionalExtension, Row};
+use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::{
     Sqlite,
@@ -107,14 +107,36 @@ fn read_attempt(row: &Row<'_>) -> rusqlite::Result<StoredAttempt> {
     Ok(StoredAttempt { delivery: get(row, 0)?, event: get(row, 1)?, webhook: get(row, 2)?, attempt })
 }
 
+/// An event, for whoever takes it away.
+pub(super) fn find_event(
+    connection: &Connection,
+    tenant: &TenantId,
+    id: EventId,
+) -> rusqlite::Result<Option<StoredEvent>> {
+    connection
+        .prepare_cached(&format!("{EVENT} WHERE id = ? AND tenant = ?"))?
+        .query_row((Col(id), tenant.as_str()), read_event)
+        .optional()
+}
+
+/// A delivery of whatever tenant with its attempts, for whoever takes it away.
+pub(super) fn find_history(
+    connection: &Connection,
+    id: DeliveryId,
+) -> rusqlite::Result<Option<(Delivery, Vec<StoredAttempt>)>> {
+    let delivery = connection
+        .prepare_cached(&format!("{DELIVERY} FROM deliveries d {WITH_EVENT} WHERE d.id = ?"))?
+        .query_row([Col(id)], read_delivery)
+        .optional()?;
+    let Some(delivery) = delivery else { return Ok(None) };
+    let mut attempts = connection.prepare_cached(&format!("{ATTEMPT} WHERE d.id = ? ORDER BY a.number"))?;
+    let attempts = attempts.query_map([Col(id)], read_attempt)?.collect::<rusqlite::Result<_>>()?;
+    Ok(Some((delivery, attempts)))
+}
+
 impl History for Sqlite {
     fn event(&self, tenant: TenantId, id: EventId) -> Answer<'_, Option<StoredEvent>> {
-        self.read(move |connection| {
-            connection
-                .prepare_cached(&format!("{EVENT} WHERE id = ? AND tenant = ?"))?
-                .query_row((Col(id), tenant.as_str()), read_event)
-                .optional()
-        })
+        self.read(move |connection| find_event(connection, &tenant, id))
     }
 
     fn list_events(

@@ -3,6 +3,7 @@
 //! WAL with `synchronous=FULL`: what was acknowledged survives a power cut. One process has the file at a
 //! time, so at start every lease is an orphan of the process before.
 
+mod archiving;
 mod audit;
 mod changes;
 mod claim;

@@ -5,11 +5,12 @@ use redrive_core::{DeliveryId, DeliveryStatus, EventId, TenantId, Time, WebhookI
 use rusqlite::{Connection, OptionalExtension, Transaction};
 
 use super::{
-    Sqlite,
+    Sqlite, archiving,
     convert::{Col, get},
+    history,
     webhooks::from_json,
 };
-use crate::{Answer, Dropped, Left, Old, Pruned, Retain};
+use crate::{Answer, Dropped, Left, Old, Pruned, Retain, archive::Packing};
 
 /// The tenant's oldest events, and whether each has a delivery that is not over.
 const OLD_EVENTS: &str =
@@ -110,12 +111,9 @@ impl Retain for Sqlite {
 
     fn give_space_back(&self, bytes: usize) -> Answer<'_, usize> {
         Box::pin(async move {
-            let number = |connection: &Connection, pragma: &str| {
-                connection.query_row(&format!("PRAGMA {pragma}"), (), |row| row.get::<_, i64>(0))
-            };
-            let unused = self.read(move |connection| {
-                let (free, all) = (number(connection, "freelist_count")?, number(connection, "page_count")?);
-                Ok((free - all / SPARE, number(connection, "page_size")?))
+            let unused = self.read(|connection| {
+                let free = number(connection, "freelist_count")? - number(connection, "page_count")? / SPARE;
+                Ok((free, number(connection, "page_size")?))
             });
             let (unused, size) = unused.await?;
             let pages = unused.min(bytes as i64 / size);
@@ -123,15 +121,21 @@ impl Retain for Sqlite {
                 return Ok(0);
             }
             self.write(move |transaction| {
+                let before = number(transaction, "page_count")?;
                 // Each step of the statement gives back one page.
                 let mut vacuum = transaction.prepare(&format!("PRAGMA incremental_vacuum({pages})"))?;
                 let mut steps = vacuum.query(())?;
                 while steps.next()?.is_some() {}
-                Ok((pages * size) as usize)
+                // None, if the file was not made for this.
+                Ok(((before - number(transaction, "page_count")?) * size) as usize)
             })
             .await
         })
     }
+}
+
+fn number(connection: &Connection, pragma: &str) -> rusqlite::Result<i64> {
+    connection.query_row(&format!("PRAGMA {pragma}"), (), |row| row.get(0))
 }
 
 /// What a reader found.
@@ -188,42 +192,25 @@ fn prune_events(
     found: &Found<EventId>,
     old: &Old<EventId>,
 ) -> rusqlite::Result<Pruned<EventId>> {
-    let mut left = Left::default();
-    let (mut done, rows) = (old.after, old.rows.max(1));
+    let mut going = Going::new(transaction, old.rows, old.archive);
+    let mut last = old.after;
+    let mut is_all = true;
     for &event in &found.going {
-        if left.rows() >= rows {
-            return Ok(Pruned { left, last: done, finished: false });
+        if going.is_enough() {
+            is_all = false;
+            break;
         }
-        if transaction.prepare_cached(IS_PENDING)?.exists((Col(event), Col(DeliveryStatus::Pending)))? {
-            done = Some(event);
-            continue;
+        if !transaction.prepare_cached(IS_PENDING)?.exists((Col(event), Col(DeliveryStatus::Pending)))?
+            && !going.take_event(&old.tenant, event)?
+        {
+            // One with more deliveries than fit goes in several steps, and last of all itself.
+            is_all = false;
+            break;
         }
-        let deliveries = deliveries_of(transaction, event, rows)?;
-        let is_all = deliveries.len() < rows;
-        for delivery in deliveries {
-            if left.rows() >= rows {
-                return Ok(Pruned { left, last: done, finished: false });
-            }
-            forget_delivery(transaction, delivery, &mut left)?;
-        }
-        if !is_all {
-            return Ok(Pruned { left, last: done, finished: false });
-        }
-        left.events += transaction
-            .prepare_cached("DELETE FROM events WHERE tenant = ? AND id = ?")?
-            .execute((old.tenant.as_str(), Col(event)))?;
-        done = Some(event);
+        last = Some(event);
     }
-    Ok(found.end(left))
-}
-
-fn deliveries_of(
-    transaction: &Transaction<'_>,
-    event: EventId,
-    most: usize,
-) -> rusqlite::Result<Vec<DeliveryId>> {
-    let mut deliveries = transaction.prepare_cached(OF_EVENT)?;
-    deliveries.query_map((Col(event), most as i64), |row| get(row, 0))?.collect()
+    let left = going.finish()?;
+    Ok(if is_all { found.end(left) } else { Pruned { left, last, finished: false } })
 }
 
 fn prune_dead(
@@ -231,29 +218,94 @@ fn prune_dead(
     found: &Found<DeliveryId>,
     old: &Old<DeliveryId>,
 ) -> rusqlite::Result<Pruned<DeliveryId>> {
-    let mut left = Left::default();
-    let (mut done, rows) = (old.after, old.rows.max(1));
+    let mut going = Going::new(transaction, old.rows, old.archive);
+    let mut last = old.after;
+    let mut is_all = true;
     for &delivery in &found.going {
-        if left.rows() >= rows {
-            return Ok(Pruned { left, last: done, finished: false });
+        if going.is_enough() {
+            is_all = false;
+            break;
         }
         // It may have been sent again since.
         if transaction.prepare_cached("SELECT 1 FROM dead WHERE delivery = ?")?.exists([Col(delivery)])? {
-            forget_delivery(transaction, delivery, &mut left)?;
+            going.take_delivery(delivery)?;
         }
-        done = Some(delivery);
+        last = Some(delivery);
     }
-    Ok(found.end(left))
+    let left = going.finish()?;
+    Ok(if is_all { found.end(left) } else { Pruned { left, last, finished: false } })
 }
 
-fn forget_delivery(
-    transaction: &Transaction<'_>,
-    delivery: DeliveryId,
-    left: &mut Left,
-) -> rusqlite::Result<()> {
-    let key = [Col(delivery)];
-    left.attempts += transaction.prepare_cached("DELETE FROM attempts WHERE delivery = ?")?.execute(key)?;
-    transaction.prepare_cached("DELETE FROM dead WHERE delivery = ?")?.execute(key)?;
-    left.deliveries += transaction.prepare_cached("DELETE FROM deliveries WHERE id = ?")?.execute(key)?;
-    Ok(())
+/// What one step takes away.
+struct Going<'a> {
+    transaction: &'a Transaction<'a>,
+    rows: usize,
+    left: Left,
+    packing: Option<Packing>,
+}
+
+impl<'a> Going<'a> {
+    fn new(transaction: &'a Transaction<'a>, rows: usize, archive: bool) -> Self {
+        Self {
+            transaction,
+            rows: rows.max(1),
+            left: Left::default(),
+            packing: archive.then(Packing::default),
+        }
+    }
+
+    fn is_enough(&self) -> bool {
+        self.left.rows() >= self.rows || self.packing.as_ref().is_some_and(Packing::is_full)
+    }
+
+    /// False: there was not enough room for all of its deliveries.
+    fn take_event(&mut self, tenant: &TenantId, event: EventId) -> rusqlite::Result<bool> {
+        let deliveries = self
+            .transaction
+            .prepare_cached(OF_EVENT)?
+            .query_map((Col(event), self.rows as i64 + 1), |row| get(row, 0))?
+            .collect::<rusqlite::Result<Vec<DeliveryId>>>()?;
+        for delivery in deliveries {
+            if self.is_enough() {
+                return Ok(false);
+            }
+            self.take_delivery(delivery)?;
+        }
+        if self.transaction.prepare_cached(OF_EVENT)?.exists((Col(event), 1))? {
+            return Ok(false);
+        }
+        if let Some(packing) = &mut self.packing
+            && let Some(stored) = history::find_event(self.transaction, tenant, event)?
+        {
+            packing.event(&stored).map_err(archiving::not_packed)?;
+        }
+        self.left.events += self
+            .transaction
+            .prepare_cached("DELETE FROM events WHERE tenant = ? AND id = ?")?
+            .execute((tenant.as_str(), Col(event)))?;
+        Ok(true)
+    }
+
+    fn take_delivery(&mut self, delivery: DeliveryId) -> rusqlite::Result<()> {
+        if let Some(packing) = &mut self.packing
+            && let Some((stored, attempts)) = history::find_history(self.transaction, delivery)?
+        {
+            packing.delivery(&stored, &attempts).map_err(archiving::not_packed)?;
+        }
+        let (transaction, key) = (self.transaction, [Col(delivery)]);
+        self.left.attempts +=
+            transaction.prepare_cached("DELETE FROM attempts WHERE delivery = ?")?.execute(key)?;
+        transaction.prepare_cached("DELETE FROM dead WHERE delivery = ?")?.execute(key)?;
+        self.left.deliveries +=
+            transaction.prepare_cached("DELETE FROM deliveries WHERE id = ?")?.execute(key)?;
+        Ok(())
+    }
+
+    /// Puts what was taken where the archive finds it.
+    fn finish(self) -> rusqlite::Result<Left> {
+        if let Some(packing) = self.packing {
+            archiving::keep(self.transaction, packing)?;
+        }
+        Ok(self.left)
+    }
 }

@@ -14,9 +14,9 @@ use redrive_core::{
     webhook::WebhookState,
 };
 use redrive_store::{
-    ApiKey, AuditEnd, AuditEntry, Birth, Cancelled, Effects, Ended, EndedSlot, EventType, Failing, KeyClaim,
-    LaneKey, MinuteRollup, NewEvent, NewRound, Next, Outcome, Recorded, Redriven, Registered, Replayed,
-    Tenant,
+    ApiKey, AuditEnd, AuditEntry, Birth, Cancelled, Effects, Ended, EndedSlot, Erased, EventType, Failing,
+    KeyClaim, LaneKey, MinuteRollup, NewEvent, NewRound, Next, Old, Outcome, Recorded, Redriven, Registered,
+    Replayed, Tenant,
     conformance::{Bench, FRESH, Opened, RETRY, Reopening, at, closed, order},
     sqlite::{Options, Sqlite},
 };
@@ -37,6 +37,7 @@ pub(crate) async fn make(path: &Path) {
     tenants(&bench).await;
     keys(&bench).await;
     history(&bench).await;
+    archived(&bench).await;
     rounds(&bench).await;
     leases(&bench).await;
     orders(&bench).await;
@@ -166,6 +167,21 @@ async fn history(bench: &Bench) {
         let slot = EndedSlot { tenant: bench.tenant.clone(), slot: at(minute * 60_000), ended };
         bench.store().add_ended(vec![slot]).await.unwrap();
     }
+}
+
+/// What was pruned and waits for the archive, some of it in an object that was begun; and what was erased.
+async fn archived(bench: &Bench) {
+    for n in 0..4 {
+        bench.publish_new(bench.fan_out(bench.event(at(-80 * DAY + n * DAY)), &[])).await;
+    }
+    let old =
+        Old { tenant: bench.tenant.clone(), before: at(-60 * DAY), after: None, rows: 10, archive: true };
+    assert_eq!(bench.store().prune_events(old).await.unwrap().left.events, 4);
+    assert!(bench.store().next_object(0, 1).await.unwrap().is_some());
+    let event = bench.event(at(-30 * DAY));
+    let id = event.id;
+    bench.publish_new(bench.fan_out(event, &[])).await;
+    assert_eq!(bench.store().erase(bench.tenant.clone(), id, at(5)).await.unwrap(), Erased::Now);
 }
 
 /// What is dead, was sent again or was called off.

@@ -62,6 +62,8 @@ pub(crate) async fn of(store: &dyn Store) -> Vec<String> {
             picture.add(&format!("due of {pool} at {now:?}"), &due);
         }
     }
+    // The object that was begun; asking begins none while there is one.
+    picture.add("archive", &store.next_object(0, 1).await.unwrap());
     let vitals = store.vitals().await.unwrap();
     picture.add("vitals", &Vitals { commits: 0, statements: 0, ..vitals });
     picture.0

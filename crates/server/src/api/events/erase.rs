@@ -57,7 +57,7 @@ pub(super) struct ErasedView {
 
 /// Erase all payloads of a subject
 ///
-/// The oldest first, up to 1,000 in one call: call again until it is `finished`.
+/// The oldest first, up to 500 in one call: call again until it is `finished`.
 #[utoipa::path(
     post, path = "/v1/events/erase", tag = "events", request_body = EraseInput,
     responses((status = 200, body = ErasedView), ChangeProblems),

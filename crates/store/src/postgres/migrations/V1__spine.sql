@@ -237,6 +237,19 @@ CREATE TABLE attempts (
     PRIMARY KEY (delivery, number)
 ) PARTITION BY RANGE (delivery);
 
+-- What is old and was taken out of the tables above, on its way into the archive: compressed lines, by the day of their
+-- events. Frames of one object go together, once it is there.
+CREATE TABLE archive (
+    number     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    day        text COLLATE "C" NOT NULL,
+    object     text COLLATE "C",
+    events     bigint NOT NULL,
+    deliveries bigint NOT NULL,
+    attempts   bigint NOT NULL,
+    frame      bytea NOT NULL
+);
+CREATE INDEX archive_by_object ON archive (object) WHERE object IS NOT NULL;
+
 -- A lane is one queue of a webhook: a class of deliveries that wait for nothing but their time (two letters), or
 -- one order ('=' and its key), in which each waits for the one before it. 'A' lies between the two.
 --

@@ -235,6 +235,19 @@ CREATE TABLE attempts (
     PRIMARY KEY (delivery, number)
 ) STRICT, WITHOUT ROWID;
 
+-- What is old and was taken out of the tables above, on its way into the archive: compressed lines, by the day of their
+-- events. Frames of one object go together, once it is there.
+CREATE TABLE archive (
+    number     INTEGER PRIMARY KEY AUTOINCREMENT,
+    day        TEXT NOT NULL,
+    object     TEXT,
+    events     INTEGER NOT NULL,
+    deliveries INTEGER NOT NULL,
+    attempts   INTEGER NOT NULL,
+    frame      BLOB NOT NULL
+) STRICT;
+CREATE INDEX archive_by_object ON archive (object) WHERE object IS NOT NULL;
+
 -- A lane is one queue of a webhook: a class of deliveries that wait for nothing but their time (two letters), or
 -- one order ('=' and its key), in which each waits for the one before it. 'A' lies between the two.
 CREATE TABLE leased (

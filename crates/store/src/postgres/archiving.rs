@@ -1,0 +1,88 @@
+//! What was pruned and waits for the archive.
+
+use super::{
+    Postgres,
+    convert::plain,
+    session::{Failure, Session, Tx},
+};
+use crate::{
+    Answer, ArchiveObject, Archiving, Left,
+    archive::{self, Packing},
+};
+
+const BEGUN: &str = "SELECT object FROM archive WHERE object IS NOT NULL ORDER BY object LIMIT 1";
+/// The frames of an object, or those of a day that have none yet, up to $3 bytes and one more.
+const FRAMES: &str = "SELECT number, day, events, deliveries, attempts, frame FROM (
+         SELECT a.*, (sum(octet_length(frame)) OVER (ORDER BY number) - octet_length(frame))::bigint AS before FROM archive a
+         WHERE object IS NOT DISTINCT FROM $1 AND day = coalesce($2, day)) a
+     WHERE before < $3 ORDER BY number";
+const KEEP: &str =
+    "INSERT INTO archive (day, events, deliveries, attempts, frame) VALUES ($1, $2, $3, $4, $5)";
+
+impl Archiving for Postgres {
+    fn next_object(&self, least: usize, most: usize) -> Answer<'_, Option<ArchiveObject>> {
+        Box::pin(async move { self.write(|tx| next_object(tx, least, most)).await })
+    }
+
+    fn object_stored(&self, name: String) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let name = &name;
+            let stored = "DELETE FROM archive WHERE object = $1";
+            self.write(|tx| async move { tx.execute(stored, &[name]).await.map(drop) }).await
+        })
+    }
+}
+
+async fn next_object(tx: Tx, least: usize, most: usize) -> Result<Option<ArchiveObject>, Failure> {
+    // One at a time: two nodes that begin objects would share frames.
+    tx.run("LOCK TABLE archive IN SHARE ROW EXCLUSIVE MODE").await?;
+    if let Some(row) = tx.query_opt(BEGUN, &[]).await? {
+        let name: String = plain(&row, 0)?;
+        let strung = string_together(&tx, Some(&name), None, usize::MAX).await?;
+        return Ok(strung.map(|(object, _)| ArchiveObject { name, ..object }));
+    }
+    let waiting = "SELECT coalesce(sum(octet_length(frame)), 0)::bigint FROM archive";
+    let waiting: i64 = plain(&tx.query_one(waiting, &[]).await?, 0)?;
+    let day = tx.query_opt("SELECT day FROM archive ORDER BY number LIMIT 1", &[]).await?;
+    let Some(day) = day.filter(|_| waiting >= least as i64) else { return Ok(None) };
+    let day: String = plain(&day, 0)?;
+    let Some((object, numbers)) = string_together(&tx, None, Some(&day), most).await? else {
+        return Ok(None);
+    };
+    let begin = "UPDATE archive SET object = $1 WHERE number = ANY($2::bigint[])";
+    tx.execute(begin, &[&object.name, &numbers]).await?;
+    Ok(Some(object))
+}
+
+/// Frames as one object, with their numbers.
+async fn string_together(
+    tx: &Session,
+    object: Option<&str>,
+    day: Option<&str>,
+    most: usize,
+) -> Result<Option<(ArchiveObject, Vec<i64>)>, Failure> {
+    let most = i64::try_from(most).unwrap_or(i64::MAX);
+    let rows = tx.query(FRAMES, &[&object, &day, &most]).await?;
+    let (mut frames, mut numbers, mut holds) = (Vec::new(), Vec::new(), Left::default());
+    for row in &rows {
+        numbers.push(plain(row, 0)?);
+        holds.events += plain::<i64>(row, 2)? as usize;
+        holds.deliveries += plain::<i64>(row, 3)? as usize;
+        holds.attempts += plain::<i64>(row, 4)? as usize;
+        frames.push(plain::<Vec<u8>>(row, 5)?);
+    }
+    let Some(first) = rows.first() else { return Ok(None) };
+    let day: String = plain(first, 1)?;
+    Ok(Some((archive::object(&day, numbers[0], &frames, holds), numbers)))
+}
+
+/// Keeps what was gathered until it is in the archive.
+pub(super) async fn keep(tx: &Session, packing: Packing) -> Result<(), Failure> {
+    let frames = packing.frames().map_err(|error| Failure::Bad(error.to_string()))?;
+    for frame in frames {
+        let Left { events, deliveries, attempts } = frame.holds;
+        let counts = [events as i64, deliveries as i64, attempts as i64];
+        tx.execute(KEEP, &[&frame.day, &counts[0], &counts[1], &counts[2], &frame.bytes]).await?;
+    }
+    Ok(())
+}
