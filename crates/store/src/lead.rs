@@ -6,7 +6,7 @@ use redrive_core::{DeliveryId, DeliveryStatus, EventId, id::first_at};
 use crate::{CodeFilter, DeliveryCursor, DeliveryFilter, EventFilter, Listed, PageRequest, StatusFilter};
 
 /// How many rows that were not wanted a page may cost. A page that is not full by then says where it stopped.
-pub(crate) const DETOUR: usize = 4_000;
+pub(crate) const DETOUR: usize = 2_000;
 
 /// What leads to deliveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,14 +1,17 @@
 //! Counting dead letters, and how many deliveries end. Counting walks one index that has all it needs.
 
-use redrive_core::{TenantId, Time};
+use std::collections::HashMap;
+
+use redrive_core::{TenantId, Time, WebhookId};
 use rusqlite::{Connection, Row, ToSql, Transaction};
 
 use super::{
-    convert::{Col, get, get_opt},
+    convert::{Col, get},
     listing::{Sql, way_code},
 };
 use crate::{
     DeadCount, DeadGroup, DeliveryFilter, Ended, EndedSlot,
+    codes::Code,
     lead::{Lead, Range},
 };
 
@@ -28,8 +31,7 @@ pub(super) fn count(
 ) -> rusqlite::Result<DeadCount> {
     let Range { low, high } = Range::of_deliveries(Lead::Dead, filter, None);
     let mut sql = Sql::new(format!(
-        "SELECT webhook, event_type, category, reason, (died_at <= ?) + (died_at <= ?), count(*)
-         FROM ({NEWEST}) WHERE true"
+        "SELECT webhook, event_type, category, reason, (died_at <= ?) + (died_at <= ?) FROM ({NEWEST}) WHERE true"
     ));
     sql.and_any("webhook", filter.webhooks.iter().copied().map(Col));
     sql.and_any("event_type", filter.event_types.iter().cloned());
@@ -38,26 +40,44 @@ pub(super) fn count(
     if let Some(ways) = filter.recoverable_ways() {
         sql.and_any("reason * 100 + coalesce(category, 0)", ways.into_iter().map(way_code));
     }
-    sql.push(" GROUP BY 1, 2, 3, 4, 5");
     let (bounds, tenant, most) = (bounds.map(Col), tenant.as_str(), most as i64);
     let mut values: Vec<&dyn ToSql> = vec![&bounds[0], &bounds[1], &tenant, &low, &high, &most];
     values.extend(sql.values());
-    let read = |row: &Row<'_>| {
-        Ok(DeadGroup {
-            webhook: get(row, 0)?,
-            event_type: row.get(1)?,
-            category: get_opt(row, 2)?,
-            reason: get(row, 3)?,
-            age: row.get(4)?,
-            count: number(row, 5)?,
-        })
-    };
-    let groups = connection
-        .prepare_cached(&sql.text)?
-        .query_map(&values[..], read)?
-        .collect::<rusqlite::Result<_>>()?;
+    // Added up here: SQLite would sort them all first.
+    let mut sums: HashMap<Kind, HashMap<String, u64>> = HashMap::new();
+    let mut statement = connection.prepare_cached(&sql.text)?;
+    let mut rows = statement.query(&values[..])?;
+    while let Some(row) = rows.next()? {
+        let by_type = sums.entry((row.get(0)?, row.get(2)?, row.get(3)?, row.get(4)?)).or_default();
+        let event_type = row.get_ref(1)?.as_str()?;
+        match by_type.get_mut(event_type) {
+            Some(count) => *count += 1,
+            None => drop(by_type.insert(event_type.to_owned(), 1)),
+        }
+    }
+    let mut groups = Vec::new();
+    for ((webhook, category, reason, age), by_type) in sums {
+        for (event_type, count) in by_type {
+            groups.push(DeadGroup {
+                webhook: WebhookId::from_bytes(webhook),
+                event_type,
+                category: category.map(known).transpose()?,
+                reason: known(reason)?,
+                age,
+                count,
+            });
+        }
+    }
     let more = connection.prepare_cached(IS_MORE)?.exists((tenant, low, high, most))?;
     Ok(DeadCount { groups, more })
+}
+
+/// A webhook, how its deliveries failed, why they died, and when, as they are stored.
+type Kind = ([u8; 16], Option<i16>, i16, u8);
+
+/// What a small number stands for.
+fn known<T: Code>(code: i16) -> rusqlite::Result<T> {
+    T::of(code).ok_or(rusqlite::Error::IntegralValueOutOfRange(0, code.into()))
 }
 
 fn number(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
