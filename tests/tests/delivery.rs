@@ -549,6 +549,7 @@ async fn tenants_see_nothing_of_each_other() {
         let key = admin.post(&format!("/v1/tenants/{name}/api-keys"), json!({"name": "k"})).await.expect(201);
         let api = admin.with_key(text(&key["key"]));
         let webhook = api.create_webhook(&receiver.url_at("404"), json!({})).await;
+        api.post("/v1/event-types", json!({"name": format!("of.{name}")})).await.expect(201);
         let event = api.publish("order.created", json!({"of": name})).await;
         let delivery = event_is(&api, &event, "dead").await;
         tenants.push((api, webhook, event, delivery));
@@ -566,6 +567,7 @@ async fn tenants_see_nothing_of_each_other() {
             "webhooks" => id(webhook),
             "events" => id(event),
             "deliveries" => id(delivery),
+            "event-types" => "of.globex",
             "tenants" | "admin-keys" | "portal-sessions" | "" => continue,
             _ if !path.contains('{') => continue,
             _ => panic!("say here what {path} identifies"),
@@ -574,8 +576,13 @@ async fn tenants_see_nothing_of_each_other() {
             continue;
         }
         for method in methods.as_object().unwrap().keys() {
-            let path = path.replace("{id}", foreign).replace("{delivery_id}", id(delivery));
-            let body = if path.ends_with("/circuit-breaker") { r#"{"action": "reset"}"# } else { "{}" };
+            let path = path.replace("{id}", foreign).replace("{name}", foreign);
+            let path = path.replace("{delivery_id}", id(delivery));
+            let body = match path.rsplit('/').next() {
+                Some("circuit-breaker") => r#"{"action": "reset"}"#,
+                Some("test") => r#"{"data": 1}"#,
+                _ => "{}",
+            };
             let answer = acme.raw(&method.to_uppercase(), &path, &[JSON], body).await;
             assert_eq!((answer.status, &*answer.problem()), (404, "not_found"), "{method} {path}");
             tried += 1;
@@ -588,7 +595,7 @@ async fn tenants_see_nothing_of_each_other() {
     assert_eq!(acme.post(&path, json!({"webhook_ids": [id(webhook)]})).await.status, 404);
 
     // Filters, cursors and tenant ids of the other open nothing.
-    for listing in ["webhooks", "events", "deliveries", "dlq"] {
+    for listing in ["webhooks", "events", "deliveries", "dlq", "event-types"] {
         let listed = acme.get(&format!("/v1/{listing}")).await;
         assert!(!String::from_utf8_lossy(&listed.body).contains("globex"), "{listing}");
         assert_eq!(entries(&listed.expect(200)).len(), 1, "{listing}");

@@ -8,7 +8,7 @@ CREATE TABLE tenants (
     id             text COLLATE "C" PRIMARY KEY,
     name           text,
     next_seq       bigint NOT NULL DEFAULT 1,
-    -- Bumped by every change to the tenant's webhooks; a publish that fanned out by another version is refused.
+    -- Bumped by every change to the tenant's webhooks, event types and rules; a publish that fanned out by another version is refused.
     config_version bigint NOT NULL DEFAULT 1,
     -- The version at which its event types last changed; 0 if it never had any.
     types_version  bigint NOT NULL DEFAULT 0,
