@@ -1,17 +1,13 @@
 //! Retrying, cancelling, purging and backfilling in bulk, as an operator does it.
 
+// A test that cannot go on should panic, and one of a rate looks at the clock.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
 use std::{collections::BTreeMap, time::Duration};
 
 use redrive_testkit::{Api, Postgres, Receiver, Redrive, Reply, Setup};
+use redrive_tests::{entries, text};
 use serde_json::{Value, json};
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap()
-}
-
-fn entries(page: &Value) -> &Vec<Value> {
-    page["data"].as_array().unwrap()
-}
 
 /// Publishes so many events.
 async fn publish(api: &Api, event_type: &str, count: usize) {
@@ -230,7 +226,7 @@ async fn an_operation_killed_twice_makes_one_round_of_each() {
     let mut cursor = String::new();
     loop {
         let page = api.get(&format!("/v1/deliveries?limit=500{cursor}")).await.expect(200);
-        for delivery in entries(&page) {
+        for delivery in &entries(&page) {
             let of = rounds.entry(text(&delivery["event_id"]).to_owned()).or_default();
             of.push(delivery["round"].as_u64().unwrap());
         }
@@ -321,4 +317,25 @@ async fn a_new_webhook_gets_past_events() {
     let over = completed(&api, &api.post(&path, &asked).await.expect(202)).await;
     assert_eq!((&over["progress"]["queued"], &over["progress"]["skipped"]), (&json!(0), &json!(16)));
     assert_eq!((late.count(), first.count()), (16, 20));
+}
+
+#[tokio::test]
+async fn a_backfill_heeds_the_filter_and_leaves_out_what_was_erased() {
+    let late = Receiver::start().await;
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let first = api.publish("a.b", json!({"amount": 5})).await;
+    for amount in [50, 500, 5_000] {
+        api.publish("a.b", json!({"amount": amount})).await;
+    }
+    let erased = api.publish("a.b", json!({"amount": 600})).await;
+    api.post(&format!("/v1/events/{}/erase", text(&erased["id"])), json!({})).await.expect(200);
+    let wanted = json!({"events": ["a.*"], "filter": {"path": "/amount", "gte": 100}});
+    let webhook = api.create_webhook(&late.url(), wanted).await;
+    let from = api.get(&format!("/v1/events/{}", text(&first["id"]))).await.expect(200)["timestamp"].clone();
+    let path = format!("/v1/webhooks/{}/backfill", text(&webhook["id"]));
+    let operation = api.post(&path, json!({ "from": from })).await.expect(202);
+    let over = completed(&api, &operation).await;
+    assert_eq!(over["progress"]["delivered"], 2, "{over}");
+    assert!(late.arrivals().iter().all(|arrival| arrival.json()["data"]["amount"].as_u64() >= Some(500)));
 }

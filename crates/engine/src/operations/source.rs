@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use redrive_core::{
     DeliveryId, TenantId, Time,
+    filter::Payload,
     operation::{Among, Candidate, OperationKind, takes_on},
 };
 use redrive_store::{Again, EventHead, NewRound, OperationOrder, StoreError, Task, Walk, WalkCursor};
@@ -149,11 +150,21 @@ impl Source {
         let Some(hook) = self.hook(inner).await? else { return Ok(()) };
         for head in heads {
             let named = selection.event_types.is_empty() || selection.event_types.contains(&head.event_type);
-            if named && hook.wants(&head.event_type, head.subject.as_deref()) {
+            let subscribed = named && hook.wants(&head.event_type, head.subject.as_deref());
+            if subscribed && self.passes_filter(inner, &hook, &head).await? {
                 self.found.push_back((WalkCursor { event: head.id, delivery: None }, Item::Event(head)));
             }
         }
         Ok(())
+    }
+
+    /// Whether an event's payload is one that the webhook wants. It is read only if that matters.
+    async fn passes_filter(&self, inner: &Inner, hook: &Hook, head: &EventHead) -> Result<bool, StoreError> {
+        if !hook.has_filter() {
+            return Ok(true);
+        }
+        let stored = inner.store.event(self.tenant.clone(), head.id).await?;
+        Ok(stored.is_some_and(|stored| hook.wants_payload(&Payload::new(&stored.event.data))))
     }
 
     /// The webhook that past events are sent to, unless it gets none.
