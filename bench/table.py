@@ -188,8 +188,13 @@ def history(cases):
         head = ["", "acks/s", "arrivals/s", "of empty", "p50 ms", "p95 ms", "p99 ms", *costs(cases)]
         filled = cases.get("filled", {}).get(1, {"deliveries": 0, "database_bytes": 0})
         past = f"{filled['deliveries']:,} deliveries, {filled['database_bytes'] / 1e9:.1f} GB"
-        body = beside(cases, ("redrive-full", "empty tables"), ("history-full", past))
-        rows("A past in the tables: full load", head, body)
+        if "redrive-full" in cases:
+            body = beside(cases, ("redrive-full", "empty tables"), ("history-full", past))
+            rows("A past in the tables: full load", head, body)
+        if "prune-full" in cases:
+            head[3] = "of kept"
+            body = beside(cases, ("history-full", f"{past}, kept"), ("prune-full", "while it is forgotten"))
+            rows("Forgetting: full load", head, body)
     if "listings" in cases:
         body = [
             [page["query"], str(page["rows"]), f"{page['median_ms']:.2f}", f"{page['worst_ms']:.2f}"]

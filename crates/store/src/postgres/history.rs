@@ -24,8 +24,9 @@ macro_rules! event {
         )
     };
 }
-/// What is read of an event `e`.
+/// What is read of an event `e`, and how many columns that are.
 pub(super) const EVENT: &str = event!("");
+pub(super) const EVENT_COLUMNS: usize = 12;
 const ONE_EVENT: &str = event!("FROM events e WHERE e.tenant = $1 AND e.id = $2");
 
 pub(super) fn read_event(row: &Row) -> Result<StoredEvent, Failure> {
@@ -61,8 +62,9 @@ macro_rules! delivery {
     };
 }
 
-/// What is read of a delivery `d` with its event `e` and the row `w` of what waits.
+/// What is read of a delivery `d` with its event `e` and the row `w` of what waits, and how many columns that are.
 pub(super) const DELIVERY: &str = delivery!("");
+pub(super) const DELIVERY_COLUMNS: usize = 21;
 macro_rules! delivery_by_id {
     ($more:literal) => {
         concat!(

@@ -7,7 +7,7 @@ use tokio_postgres::{Row, types::ToSql};
 
 use super::{
     convert::{Col, get_opt, plain},
-    history::{DELIVERY, EVENT, read_delivery, read_event},
+    history::{DELIVERY, DELIVERY_COLUMNS, EVENT, EVENT_COLUMNS, read_delivery, read_event},
     session::{Failure, Tx},
 };
 use crate::{
@@ -345,7 +345,7 @@ pub(super) async fn deliveries(
             values.extend([&after_event as &(dyn ToSql + Sync), &after_delivery]);
         }
         let told = session.query(&statement, &values).await?;
-        let mut told = Told::read(&told, 20, read_delivery)?;
+        let mut told = Told::read(&told, DELIVERY_COLUMNS, read_delivery)?;
         match lead.is_by_event() {
             true => told.found.sort_by_key(|one| std::cmp::Reverse((one.event, one.id))),
             false => told.found.sort_by_key(|one| std::cmp::Reverse(one.id)),
@@ -398,7 +398,7 @@ pub(super) async fn events(
             &filter.source,
         ];
         let told = session.query(&statement, &values).await?;
-        let mut told = Told::read(&told, 11, read_event)?;
+        let mut told = Told::read(&told, EVENT_COLUMNS, read_event)?;
         told.found.sort_by_key(|one| std::cmp::Reverse(one.event.id));
         let place = EventId::from_bytes(told.last);
         if told.looked_at < rows && told.found.len() < walk.missing() {

@@ -1,5 +1,6 @@
 //! Bulk operations: `retry-batch`, `cancel-batch`, the purge of dead letters, `backfill`, and their progress.
 
+mod input;
 mod view;
 
 use axum::{
@@ -8,21 +9,23 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use redrive_core::{
-    DeliveryStatus, FailureCategory, Invalid, OperationId, TenantId, Time, WebhookId,
-    lane::Priority,
-    operation::{Among, MAX_RATE, OperationKind, OperationState, Selection, Turn},
+    Invalid, OperationId, TenantId, WebhookId,
+    operation::{Among, OperationKind, OperationState, Turn},
 };
 use redrive_store::OperationOrder;
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use serde::Serialize;
+use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use self::view::{DryRunView, OperationView};
+use self::{
+    input::{BackfillInput, BatchInput, CancelInput, PurgeQuery, rate},
+    view::{DryRunView, OperationView},
+};
 use super::{
     AppState,
     deliveries::TenantInput,
     events::TenantQuery,
-    extract::{Id, Json, List, Manages, May, OptionalJson, Query, Reads, object},
+    extract::{Id, Json, Manages, May, OptionalJson, Query, Reads},
     page::{Page, Paging},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
@@ -40,161 +43,6 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(cancel))
         .routes(routes!(pause))
         .routes(routes!(resume))
-}
-
-/// Which ones are meant; what is left out does not matter.
-#[derive(Default, Deserialize, Serialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Filter {
-    /// Those for one of these webhooks.
-    #[schema(value_type = Vec<String>, max_items = 1000)]
-    webhook_ids: Vec<WebhookId>,
-    /// Those of one of these event types.
-    #[schema(max_items = 1000)]
-    event_types: Vec<String>,
-    /// Those whose last attempt failed in one of these ways.
-    failure_categories: Vec<FailureCategory>,
-    /// Those in one of these states; not for dead letters.
-    statuses: Vec<DeliveryStatus>,
-    /// Those of events from this time on (RFC 3339).
-    #[schema(value_type = Option<String>, format = DateTime)]
-    from: Option<Time>,
-    /// Those of events before this time (RFC 3339).
-    #[schema(value_type = Option<String>, format = DateTime)]
-    to: Option<Time>,
-}
-
-impl From<Filter> for Selection {
-    fn from(filter: Filter) -> Self {
-        let Filter { webhook_ids, event_types, failure_categories, statuses, from, to } = filter;
-        Self { webhook_ids, event_types, failure_categories, statuses, from, to }
-    }
-}
-
-impl From<Selection> for Filter {
-    fn from(selection: Selection) -> Self {
-        let Selection { webhook_ids, event_types, failure_categories, statuses, from, to } = selection;
-        Self { webhook_ids, event_types, failure_categories, statuses, from, to }
-    }
-}
-
-/// How fast.
-#[derive(Clone, Copy, Deserialize, Serialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct BatchRate {
-    /// The most that is queued in a second.
-    #[schema(minimum = 1, maximum = 10000, example = 50)]
-    requests_per_second: u32,
-}
-
-fn rate(limit: Option<BatchRate>) -> Result<Option<u32>, Problem> {
-    match limit.map(|limit| limit.requests_per_second) {
-        Some(rate) if !(1..=MAX_RATE).contains(&rate) => {
-            let what = format!("must be from 1 to {MAX_RATE}");
-            Err(Invalid::new("rate_limit.requests_per_second", what).into())
-        }
-        rate => Ok(rate),
-    }
-}
-
-/// A bulk retry.
-#[derive(Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct BatchInput {
-    /// Which ones; all dead letters if left out.
-    #[serde(deserialize_with = "object")]
-    filter: Option<Filter>,
-    /// How fast; as fast as they can be sent if left out.
-    #[serde(deserialize_with = "object")]
-    rate_limit: Option<BatchRate>,
-    /// How urgent they are from now on; as urgent as they were if left out.
-    priority: Option<Priority>,
-    /// Only count them, and show a few.
-    dry_run: bool,
-    /// When to begin; now if left out.
-    #[schema(value_type = Option<String>, format = DateTime)]
-    start_at: Option<Time>,
-    /// The tenant to act for; admin keys only.
-    tenant_id: Option<String>,
-}
-
-/// A bulk cancellation.
-#[derive(Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct CancelInput {
-    /// Which ones; everything that is pending if left out.
-    #[serde(deserialize_with = "object")]
-    filter: Option<Filter>,
-    /// Only count them, and show a few.
-    dry_run: bool,
-    /// The tenant to act for; admin keys only.
-    tenant_id: Option<String>,
-}
-
-/// Which past events a webhook is to get.
-#[derive(Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct BackfillInput {
-    /// Events from this time on (RFC 3339).
-    #[schema(value_type = Option<String>, format = DateTime)]
-    from: Option<Time>,
-    /// Events before this time; up to now if left out.
-    #[schema(value_type = Option<String>, format = DateTime)]
-    to: Option<Time>,
-    /// Only events of these types; all that the webhook subscribes to if left out.
-    #[schema(max_items = 1000)]
-    event_types: Vec<String>,
-    /// How fast; as fast as they can be sent if left out.
-    #[serde(deserialize_with = "object")]
-    rate_limit: Option<BatchRate>,
-    /// How urgent they are; as urgent as the events are if left out.
-    priority: Option<Priority>,
-    /// Only count them.
-    dry_run: bool,
-    /// When to begin; now if left out.
-    #[schema(value_type = Option<String>, format = DateTime)]
-    start_at: Option<Time>,
-    /// The tenant to act for; admin keys only.
-    tenant_id: Option<String>,
-}
-
-/// Which dead letters to purge.
-#[derive(Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-pub(super) struct PurgeQuery {
-    /// Only to this webhook, or one of these: up to 50, separated by commas, or the parameter repeated.
-    #[param(value_type = Option<Vec<String>>)]
-    webhook_id: Option<List<WebhookId>>,
-    /// Only of this event type, or one of these.
-    #[param(value_type = Option<Vec<String>>)]
-    event_type: Option<List<String>>,
-    /// Only with this kind of last failure, or one of these.
-    #[param(value_type = Option<Vec<String>>)]
-    failure_category: Option<List<FailureCategory>>,
-    /// Those of events from this time on (RFC 3339).
-    #[param(value_type = Option<String>)]
-    from: Option<Time>,
-    /// Those of events before this time (RFC 3339).
-    #[param(value_type = Option<String>)]
-    to: Option<Time>,
-    /// Only count them, and show a few.
-    dry_run: Option<bool>,
-    /// The tenant to act for; admin keys only.
-    tenant_id: Option<String>,
-}
-
-impl PurgeQuery {
-    fn selection(&self) -> Selection {
-        Selection {
-            webhook_ids: List::values(&self.webhook_id),
-            event_types: List::values(&self.event_type),
-            failure_categories: List::values(&self.failure_category),
-            statuses: Vec::new(),
-            from: self.from,
-            to: self.to,
-        }
-    }
 }
 
 async fn dry_run(app: &App, tenant: TenantId, order: OperationOrder) -> Result<Response, Problem> {

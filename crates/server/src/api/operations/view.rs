@@ -11,7 +11,7 @@ use redrive_store::Operation;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{BatchRate, Filter};
+use super::input::{BatchRate, Filter};
 use crate::{api::deliveries::DeliveryView, app::operations::DryRun};
 
 /// A bulk operation.
