@@ -113,6 +113,10 @@ async fn what_makes_no_sense_is_refused_in_words() {
         "filter.failure_categories[0]"
     );
     assert_eq!(refused(batch, json!({"filter": {"statuses": ["dead"]}})).await, "filter.statuses");
+    assert_eq!(refused(batch, json!({"filter": {"webhook_ids": []}})).await, "filter.webhook_ids");
+    let body = [("content-type", "application/json")];
+    let purge = api.raw("DELETE", "/v1/dlq", &body, "{\"dry_run\": true}").await.expect(400);
+    assert_eq!(purge["code"], "invalid_body");
     assert_eq!(refused(batch, json!({"filter": {"webhook": "x"}})).await, "filter.webhook");
     let times = json!({"from": "2026-01-02T00:00:00Z", "to": "2026-01-01T00:00:00Z"});
     assert_eq!(refused(batch, json!({"filter": times})).await, "filter.to");
@@ -120,6 +124,27 @@ async fn what_makes_no_sense_is_refused_in_words() {
     let unknown = json!({"filter": {"webhook_ids": [format!("wh_{}", "0".repeat(32))]}});
     api.post(batch, unknown).await.expect(404);
     assert_eq!(api.get(&format!("/v1/dlq/batch-operations/op_{}", "0".repeat(32))).await.status, 404);
+}
+
+#[tokio::test]
+async fn nothing_is_sent_again_to_a_webhook_that_is_off() {
+    let receiver = Receiver::start().await;
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let webhook = dead_letters(&api, &receiver, "a.b", 2).await;
+    let path = format!("/v1/webhooks/{}", text(&webhook["id"]));
+    api.post(&format!("{path}/disable"), json!({})).await.expect(200);
+    let letters = entries(&api.get("/v1/dlq").await.expect(200));
+    let retry = format!("/v1/deliveries/{}/retry", text(&letters[0]["id"]));
+    let replay = format!("/v1/events/{}/replay", text(&letters[0]["event_id"]));
+    assert_eq!(api.post(&retry, json!({})).await.expect(409)["code"], "webhook_not_active");
+    let named = json!({"webhook_ids": [webhook["id"]]});
+    assert_eq!(api.post(&replay, named).await.expect(409)["code"], "webhook_not_active");
+    let over = completed(&api, &api.post("/v1/dlq/retry-batch", json!({})).await.expect(202)).await;
+    assert_eq!((&over["progress"]["queued"], &over["progress"]["skipped"]), (&json!(0), &json!(2)));
+    assert_eq!(api.delete(&path).await.status, 204);
+    assert_eq!(api.post(&retry, json!({})).await.expect(409)["code"], "webhook_not_active");
+    assert_eq!(dead(&api).await, 2, "they are where they were");
 }
 
 #[tokio::test]

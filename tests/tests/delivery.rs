@@ -552,11 +552,13 @@ async fn tenants_see_nothing_of_each_other() {
         api.post("/v1/event-types", json!({"name": format!("of.{name}")})).await.expect(201);
         let event = api.publish("order.created", json!({"of": name})).await;
         let delivery = event_is(&api, &event, "dead").await;
-        tenants.push((api, webhook, event, delivery));
+        let later = json!({"start_at": "2100-01-01T00:00:00Z"});
+        let operation = api.post("/v1/dlq/retry-batch", later).await.expect(202);
+        tenants.push((api, webhook, event, delivery, operation));
     }
     assert_eq!(receiver.count(), 2, "each event went to its own tenant's webhook alone");
     let (acme, own, ..) = &tenants[0];
-    let (globex, webhook, event, delivery) = &tenants[1];
+    let (globex, webhook, event, delivery, operation) = &tenants[1];
 
     // Every route there is, with the other tenant's ids.
     let openapi = admin.get("/openapi.json").await.expect(200);
@@ -568,6 +570,7 @@ async fn tenants_see_nothing_of_each_other() {
             "events" => id(event),
             "deliveries" => id(delivery),
             "event-types" => "of.globex",
+            "dlq" => id(operation),
             "tenants" | "admin-keys" | "portal-sessions" | "" => continue,
             _ if !path.contains('{') => continue,
             _ => panic!("say here what {path} identifies"),

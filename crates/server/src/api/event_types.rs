@@ -111,15 +111,16 @@ impl From<EventType> for EventTypeView {
 ///
 /// From then on payloads that break its schema are refused.
 #[utoipa::path(
-    post, path = "/v1/event-types", tag = "event types", request_body = EventTypeInput,
+    post, path = "/v1/event-types", tag = "event types", params(TenantQuery), request_body = EventTypeInput,
     responses((status = 201, body = EventTypeView), ChangeProblems),
 )]
 async fn create(
     State(app): State<AppState>,
     May(by, _): May<Operates>,
+    Query(query): Query<TenantQuery>,
     Json(input): Json<EventTypeInput>,
 ) -> Result<Response, Problem> {
-    let tenant = app.acts_for(&by, input.tenant_id.as_deref()).await?;
+    let tenant = app.acts_for(&by, input.tenant_id.as_deref().or(query.tenant_id.as_deref())).await?;
     let Some(name) = input.name.clone() else {
         return Err(Invalid::new("name", "is missing; say which type, such as order.created").into());
     };

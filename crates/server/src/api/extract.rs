@@ -317,6 +317,26 @@ impl<T: DeserializeOwned + Default> FromRequest<AppState> for OptionalJson<T> {
     }
 }
 
+/// No body. Whoever sends one means something by it, which must not be passed over.
+pub(super) struct NoBody;
+
+impl FromRequest<AppState> for NoBody {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &AppState) -> Result<Self, Problem> {
+        let empty = request.headers().get(header::CONTENT_LENGTH).is_none_or(|length| length == "0")
+            && !request.headers().contains_key(header::TRANSFER_ENCODING);
+        match empty {
+            true => Ok(Self),
+            false => Err(Problem::new(
+                StatusCode::BAD_REQUEST,
+                "invalid_body",
+                "a body is not taken here; write what it is about into the query, such as ?webhook_id=…",
+            )),
+        }
+    }
+}
+
 /// Reads a JSON object, and says where and why if it cannot be used.
 pub(super) fn json<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
     // Where the fault is costs time to keep track of, so it is only done when there is one.

@@ -86,26 +86,58 @@ pub(super) struct TenantChange {
     #[serde(deserialize_with = "nullable")]
     #[schema(value_type = Option<u32>, minimum = 1)]
     max_in_flight: Option<Option<u32>>,
-    /// How much it may have and do, all of it; null for no limits.
+    /// How much it may have and do. Whatever is left out keeps its value, null takes a limit away; null for no limits
+    /// at all.
     #[serde(deserialize_with = "nullable_object")]
     #[schema(value_type = Option<TenantQuotas>)]
-    quotas: Option<Option<TenantQuotas>>,
+    quotas: Option<Option<QuotasChange>>,
     /// Whether only event types that it has registered may be published.
     strict_event_types: Option<bool>,
 }
 
+/// What to change about a tenant's quotas.
+#[derive(Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+struct QuotasChange {
+    #[serde(deserialize_with = "nullable")]
+    max_webhooks: Option<Option<u32>>,
+    #[serde(deserialize_with = "nullable")]
+    max_events_per_day: Option<Option<u32>>,
+    #[serde(deserialize_with = "nullable")]
+    max_payload_bytes: Option<Option<u32>>,
+    #[serde(deserialize_with = "nullable")]
+    retention_days: Option<Option<u32>>,
+    #[serde(deserialize_with = "nullable")]
+    dead_retention_days: Option<Option<u32>>,
+}
+
+impl QuotasChange {
+    fn apply_to(self, quotas: &mut TenantQuotas) {
+        put(&mut quotas.max_webhooks, self.max_webhooks);
+        put(&mut quotas.max_events_per_day, self.max_events_per_day);
+        put(&mut quotas.max_payload_bytes, self.max_payload_bytes);
+        put(&mut quotas.retention_days, self.retention_days);
+        put(&mut quotas.dead_retention_days, self.dead_retention_days);
+    }
+}
+
+fn put<T>(to: &mut T, from: Option<T>) {
+    if let Some(value) = from {
+        *to = value;
+    }
+}
+
 impl TenantChange {
     fn apply_to(self, tenant: &mut Tenant) {
-        fn put<T>(to: &mut T, from: Option<T>) {
-            if let Some(value) = from {
-                *to = value;
-            }
-        }
         put(&mut tenant.name, self.name);
         put(&mut tenant.rules.pool, self.pool);
         put(&mut tenant.rules.rate_limit, self.rate_limit);
         put(&mut tenant.rules.max_in_flight, self.max_in_flight);
-        put(&mut tenant.rules.quotas, self.quotas.map(Option::unwrap_or_default));
+        match self.quotas {
+            Some(Some(change)) => change.apply_to(&mut tenant.rules.quotas),
+            Some(None) => tenant.rules.quotas = TenantQuotas::default(),
+            None => {}
+        }
         put(&mut tenant.rules.strict_event_types, self.strict_event_types);
     }
 }

@@ -94,6 +94,10 @@ impl App {
         id: DeliveryId,
         priority: Option<Priority>,
     ) -> Result<Seen, AppError> {
+        let seen = self.store().delivery(tenant.clone(), id).await?.ok_or(AppError::NotFound("delivery"))?;
+        if seen.status.is_final() && seen.redriven_as.is_none() {
+            self.must_get_events(&tenant, seen.webhook).await?;
+        }
         let owner = tenant.clone();
         let deed = Deed { action: "delivery.retry", tenant: Some(&owner), object: Some(id.to_string()) };
         let watched = self.audited(by, deed, async {

@@ -59,6 +59,12 @@ impl App {
         priority: Option<Priority>,
     ) -> Result<Vec<DeliveryId>, AppError> {
         self.event(tenant.clone(), event).await?;
+        if let ReplayTo::Webhooks(named) = &to {
+            for webhook in named {
+                self.webhook(tenant.clone(), *webhook).await?;
+                self.must_get_events(&tenant, *webhook).await?;
+            }
+        }
         let owner = tenant.clone();
         let deed = Deed { action: "event.replay", tenant: Some(&owner), object: Some(event.to_string()) };
         self.audited(by, deed, async {

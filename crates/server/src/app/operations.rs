@@ -88,29 +88,10 @@ impl App {
         .await
     }
 
-    /// Sends a webhook past events that it has not had.
-    pub async fn backfill(
-        &self,
-        by: &Actor,
-        tenant: TenantId,
-        webhook: WebhookId,
-        order: OperationOrder,
-        start_at: Option<Time>,
-    ) -> Result<Operation, AppError> {
-        self.may_backfill(&tenant, webhook).await?;
-        self.begin_operation(by, tenant, order, start_at).await
-    }
-
     /// Refuses to send past events to a webhook that gets none, or is not there.
     pub async fn may_backfill(&self, tenant: &TenantId, webhook: WebhookId) -> Result<(), AppError> {
-        let found = self.webhook(tenant.clone(), webhook).await?;
-        match found.state.gets_events() {
-            true => Ok(()),
-            false => Err(AppError::conflict(
-                "webhook_not_active",
-                format!("the webhook is {}; enable it first", found.state.name()),
-            )),
-        }
+        self.webhook(tenant.clone(), webhook).await?;
+        self.must_get_events(tenant, webhook).await
     }
 
     /// The operation as it is now, or as it is a moment later if it is over by then.

@@ -88,6 +88,17 @@ impl App {
         }
     }
 
+    /// Refuses to send something again to a webhook that is disabled or gone: it would be called off at once.
+    pub(super) async fn must_get_events(&self, tenant: &TenantId, id: WebhookId) -> Result<(), AppError> {
+        let found = self.store().webhook(tenant.clone(), id).await?;
+        let what = match &found {
+            Some(found) if found.webhook.state.gets_events() => return Ok(()),
+            Some(found) => format!("is {}; enable it first", found.webhook.state.name()),
+            None => "was deleted; replay the event to another one".to_owned(),
+        };
+        Err(AppError::conflict("webhook_not_active", format!("the webhook {what}")))
+    }
+
     /// Webhooks, newest first.
     pub async fn list_webhooks(
         &self,

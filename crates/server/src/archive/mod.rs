@@ -89,6 +89,17 @@ fn path_of(name: &str, kind: &str) -> Path {
 }
 
 impl Archive {
+    /// Opens the archive that the configuration names, to be read; none if none is named. One that is not there is
+    /// not made.
+    pub fn open_to_read(config: &config::Archive) -> Result<Option<Self>, ArchiveError> {
+        if let Some(Place::Folder(folder)) = config.place()?
+            && !folder.is_dir()
+        {
+            return Err(ArchiveError::Storage(format!("{}: there is no such folder", folder.display())));
+        }
+        Self::open(config)
+    }
+
     /// Opens the archive that the configuration names; none if there is none.
     pub fn open(config: &config::Archive) -> Result<Option<Self>, ArchiveError> {
         Ok(match config.place()? {

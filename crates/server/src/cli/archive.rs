@@ -51,7 +51,8 @@ pub(super) fn run(command: &ArchiveCommand) -> Result<(), CliError> {
 
 fn open(settings: &DatabaseArgs) -> Result<Archive, CliError> {
     let config = settings.load(Profile::Serve)?;
-    let archive = Archive::open(&config.archive).map_err(|error| CliError::said(error.to_string()))?;
+    let archive =
+        Archive::open_to_read(&config.archive).map_err(|error| CliError::said(error.to_string()))?;
     archive.ok_or_else(|| CliError::said("there is no archive: set archive.url (REDRIVE_ARCHIVE_URL)"))
 }
 

@@ -1,6 +1,6 @@
 //! Taking payloads away for good: from the tables, and with the next vacuum from the files.
 
-use redrive_core::{DeliveryId, EventId, TenantId, Time, id::first_at};
+use redrive_core::{DeliveryId, DeliveryStatus, EventId, TenantId, Time, id::first_at};
 
 use super::{
     Postgres,
@@ -19,10 +19,17 @@ const ANSWERED: &str = "SELECT d.id FROM deliveries d
 const ANSWERS: &str = "UPDATE attempts SET response_body_sample = NULL
      WHERE delivery = ANY($1::uuid[]) AND delivery >= $2 AND delivery < $3 AND response_body_sample IS NOT NULL";
 
+const LETTERS: &str =
+    "UPDATE deliveries SET purged_at = $5 WHERE event = $1 AND id >= $2 AND id < $3 AND tenant = $4
+         AND status = $6 AND redriven_as IS NULL AND purged_at IS NULL RETURNING id";
+
 /// The statements whose cost must follow what they answer or change: a test explains their plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 2] =
-    [("deliveries of an event that is erased", ANSWERED), ("answers that are erased", ANSWERS)];
+pub(super) const PLANNED: [(&str, &str); 3] = [
+    ("deliveries of an event that is erased", ANSWERED),
+    ("answers that are erased", ANSWERS),
+    ("letters that are erased", LETTERS),
+];
 
 impl Erase for Postgres {
     fn erase(&self, tenant: TenantId, event: EventId, now: Time) -> Answer<'_, Erased> {
@@ -57,12 +64,25 @@ async fn erase(tx: Tx, tenant: &TenantId, event: EventId, now: Time) -> Result<E
     }
     let erase = "UPDATE events SET data = '', metadata = NULL, erased_at = $3 WHERE tenant = $1 AND id = $2";
     tx.execute(erase, &[&tenant.as_str(), &Col(event), &Col(now)]).await?;
+    // Nobody can send its dead letters again.
+    let ((from, to), dead) = (of_its_time(event), Col(DeliveryStatus::Dead));
+    let letters = tx.query(LETTERS, &[&Col(event), &from, &to, &tenant.as_str(), &Col(now), &dead]).await?;
+    let letters =
+        letters.iter().map(|row| get(row, 0).map(Col)).collect::<Result<Vec<Col<DeliveryId>>, _>>()?;
+    if !letters.is_empty() {
+        tx.execute("DELETE FROM dead WHERE delivery = ANY($1::uuid[])", &[&letters]).await?;
+    }
     Ok(Erased::Now)
 }
 
+/// The range of ids of an event's deliveries, which are of the same millisecond.
+fn of_its_time(event: EventId) -> (Col<[u8; 16]>, Col<[u8; 16]>) {
+    let next = Time::from_millis(event.time().millis() + 1);
+    (Col(first_at(event.time())), Col(first_at(next)))
+}
+
 async fn erase_answers(tx: Tx, tenant: &TenantId, event: EventId, limit: usize) -> Result<usize, Failure> {
-    let from = Col(first_at(event.time()));
-    let to = Col(first_at(Time::from_millis(event.time().millis() + 1)));
+    let (from, to) = of_its_time(event);
     let values: super::session::Values<'_> = &[&Col(event), &from, &to, &tenant.as_str(), &(limit as i64)];
     let rows = tx.query(ANSWERED, values).await?;
     let ids = rows.iter().map(|row| get(row, 0).map(Col)).collect::<Result<Vec<Col<DeliveryId>>, _>>()?;

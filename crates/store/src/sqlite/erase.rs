@@ -1,6 +1,6 @@
 //! Taking payloads away for good. What was in the file is overwritten, not only given free.
 
-use redrive_core::{DeliveryId, EventId, TenantId, Time};
+use redrive_core::{DeliveryId, DeliveryStatus, EventId, TenantId, Time};
 use rusqlite::{OptionalExtension, Transaction};
 
 use super::{
@@ -38,6 +38,7 @@ impl Erase for Sqlite {
                         "UPDATE events SET data = x'', metadata = NULL, erased_at = ?3 WHERE tenant = ?1 AND id = ?2",
                     )?
                     .execute((tenant.as_str(), Col(event), Col(now)))?;
+                drop_letters(transaction, &tenant, event, now)?;
                 Ok(Erased::Now)
             })
         })
@@ -66,6 +67,26 @@ impl Erase for Sqlite {
                 .collect()
         })
     }
+}
+
+/// Takes its dead letters off the list: nobody can send them again.
+fn drop_letters(
+    transaction: &Transaction<'_>,
+    tenant: &TenantId,
+    event: EventId,
+    now: Time,
+) -> rusqlite::Result<()> {
+    let letters = transaction
+        .prepare_cached(
+            "UPDATE deliveries SET purged_at = ?3 WHERE event = ?1 AND tenant = ?2 AND status = ?4
+                 AND redriven_as IS NULL AND purged_at IS NULL RETURNING id",
+        )?
+        .query_map((Col(event), tenant.as_str(), Col(now), Col(DeliveryStatus::Dead)), |row| get(row, 0))?
+        .collect::<rusqlite::Result<Vec<DeliveryId>>>()?;
+    for letter in letters {
+        transaction.prepare_cached("DELETE FROM dead WHERE delivery = ?")?.execute([Col(letter)])?;
+    }
+    Ok(())
 }
 
 /// Has what is given free meanwhile overwritten with zeros. Not always: it makes deleting dearer.

@@ -4,19 +4,20 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use redrive_core::{
-    AuditId, DeadReason, FailureCategory, KeyId, TenantId, Time, WebhookId,
+    AuditId, DeadReason, FailureCategory, KeyId, OperationId, TenantId, Time, WebhookId,
     breaker::{CircuitState, Forced, SavedCircuit},
     event::{Event, PayloadFormat},
     health::Rollup,
     lane::{Lane, Priority},
     limiter::RateLimit,
+    operation::{Among, OperationKind, OperationState, Selection},
     tenant::TenantRules,
     webhook::WebhookState,
 };
 use redrive_store::{
     ApiKey, AuditEnd, AuditEntry, Birth, Cancelled, Effects, Ended, EndedSlot, Erased, EventType, Failing,
-    KeyClaim, LaneKey, MinuteRollup, NewEvent, NewRound, Next, Old, Outcome, Recorded, Redriven, Registered,
-    Replayed, Tenant,
+    KeyClaim, LaneKey, MinuteRollup, NewEvent, NewRound, Next, Old, Operation, OperationOrder, OperationStep,
+    Outcome, Recorded, Redriven, Registered, Replayed, Tally, Task, Tenant, WalkCursor,
     conformance::{Bench, FRESH, Opened, RETRY, Reopening, at, closed, order},
     sqlite::{Options, Sqlite},
 };
@@ -38,12 +39,56 @@ pub(crate) async fn make(path: &Path) {
     keys(&bench).await;
     history(&bench).await;
     archived(&bench).await;
+    operation(&bench).await;
     rounds(&bench).await;
     leases(&bench).await;
     orders(&bench).await;
     states(&bench).await;
     gates(&bench).await;
     audit(&bench).await;
+}
+
+/// A bulk operation that has queued something, and is not through.
+async fn operation(bench: &Bench) {
+    let dead = bench.dead(at(3)).await;
+    let order = OperationOrder {
+        kind: OperationKind::Retry,
+        among: Among::Dead,
+        selection: Selection::default(),
+        rate: Some(5),
+        priority: None,
+    };
+    let id = OperationId::new(at(1), &bench.next());
+    let operation = Operation {
+        id,
+        tenant: bench.tenant.clone(),
+        order,
+        state: OperationState::Scheduled,
+        created_by: "admin".into(),
+        created_at: at(1),
+        start_at: at(1),
+        began_at: None,
+        finished_at: None,
+        updated_at: at(1),
+        held_by: None,
+        cursor: None,
+        tally: Tally::default(),
+        pace_from: None,
+    };
+    bench.store().create_operation(operation).await.unwrap();
+    bench.store().take_operations(bench.epoch, Vec::new(), at(5), 1).await.unwrap();
+    let place = WalkCursor { event: bench.delivery(dead).await.event, delivery: Some(dead) };
+    let step = OperationStep {
+        id,
+        tenant: bench.tenant.clone(),
+        epoch: bench.epoch,
+        tasks: vec![Task::Retry(dead, bench.again(bench.delivery_id(at(3))))],
+        passed: 0,
+        cursor: Some(place),
+        then: None,
+        at: at(6),
+    };
+    bench.store().step_operation(step).await.unwrap();
 }
 
 async fn audit(bench: &Bench) {

@@ -9,7 +9,7 @@ use super::{EventView, TenantQuery};
 use crate::{
     api::{
         AppState,
-        extract::{Id, Json, Manages, May, Query},
+        extract::{Id, Json, May, Operates, Query},
         problem::{ChangeProblems, Problem},
     },
     app::App,
@@ -26,7 +26,7 @@ use crate::{
 )]
 pub(super) async fn erase(
     State(app): State<AppState>,
-    May(caller, _): May<Manages>,
+    May(caller, _): May<Operates>,
     Id(id): Id<EventId>,
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<EventView>, Problem> {
@@ -59,15 +59,16 @@ pub(super) struct ErasedView {
 ///
 /// The oldest first, up to 500 in one call: call again until it is `finished`.
 #[utoipa::path(
-    post, path = "/v1/events/erase", tag = "events", request_body = EraseInput,
+    post, path = "/v1/events/erase", tag = "events", params(TenantQuery), request_body = EraseInput,
     responses((status = 200, body = ErasedView), ChangeProblems),
 )]
 pub(super) async fn erase_subject(
     State(app): State<AppState>,
-    May(caller, _): May<Manages>,
+    May(caller, _): May<Operates>,
+    Query(query): Query<TenantQuery>,
     Json(input): Json<EraseInput>,
 ) -> Result<axum::Json<ErasedView>, Problem> {
-    let tenant = app.acts_for(&caller, input.tenant_id.as_deref()).await?;
+    let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     let done = App::erase_subject(&app, &caller, tenant, input.subject).await?;
     Ok(axum::Json(ErasedView { erased: done.erased, finished: done.finished }))
 }

@@ -16,36 +16,63 @@ use crate::api::{
 /// Which ones are meant; what is left out does not matter.
 #[derive(Default, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(in crate::api) struct Filter {
+pub(in crate::api) struct BatchFilter {
     /// Those for one of these webhooks.
-    #[schema(value_type = Vec<String>, max_items = 1000)]
-    webhook_ids: Vec<WebhookId>,
-    /// Those of one of these event types.
-    #[schema(max_items = 1000)]
-    pub(super) event_types: Vec<String>,
+    #[schema(value_type = Option<Vec<String>>, min_items = 1, max_items = 1000)]
+    webhook_ids: Option<Vec<WebhookId>>,
+    /// Those of one of these event types, as they are written.
+    #[schema(min_items = 1, max_items = 1000)]
+    event_types: Option<Vec<String>>,
     /// Those whose last attempt failed in one of these ways.
-    failure_categories: Vec<FailureCategory>,
+    #[schema(min_items = 1)]
+    failure_categories: Option<Vec<FailureCategory>>,
     /// Those in one of these states; not for dead letters.
-    statuses: Vec<DeliveryStatus>,
+    #[schema(min_items = 1)]
+    statuses: Option<Vec<DeliveryStatus>>,
     /// Those of events from this time on (RFC 3339).
     #[schema(value_type = Option<String>, format = DateTime)]
-    pub(super) from: Option<Time>,
+    from: Option<Time>,
     /// Those of events before this time (RFC 3339).
     #[schema(value_type = Option<String>, format = DateTime)]
-    pub(super) to: Option<Time>,
+    to: Option<Time>,
 }
 
-impl From<Filter> for Selection {
-    fn from(filter: Filter) -> Self {
-        let Filter { webhook_ids, event_types, failure_categories, statuses, from, to } = filter;
-        Self { webhook_ids, event_types, failure_categories, statuses, from, to }
+/// A list that names something. One that names nothing would mean everything.
+fn named<T>(field: &'static str, list: Option<Vec<T>>) -> Result<Vec<T>, Problem> {
+    match list {
+        Some(list) if list.is_empty() => {
+            Err(Invalid::new(field, "names nothing; leave it out if it does not matter").into())
+        }
+        list => Ok(list.unwrap_or_default()),
     }
 }
 
-impl From<Selection> for Filter {
+impl BatchFilter {
+    pub(super) fn selection(self) -> Result<Selection, Problem> {
+        Ok(Selection {
+            webhook_ids: named("filter.webhook_ids", self.webhook_ids)?,
+            event_types: named("filter.event_types", self.event_types)?,
+            failure_categories: named("filter.failure_categories", self.failure_categories)?,
+            statuses: named("filter.statuses", self.statuses)?,
+            from: self.from,
+            to: self.to,
+        })
+    }
+}
+
+impl From<Selection> for BatchFilter {
     fn from(selection: Selection) -> Self {
-        let Selection { webhook_ids, event_types, failure_categories, statuses, from, to } = selection;
-        Self { webhook_ids, event_types, failure_categories, statuses, from, to }
+        fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
+            Some(list).filter(|list| !list.is_empty())
+        }
+        Self {
+            webhook_ids: some(selection.webhook_ids),
+            event_types: some(selection.event_types),
+            failure_categories: some(selection.failure_categories),
+            statuses: some(selection.statuses),
+            from: selection.from,
+            to: selection.to,
+        }
     }
 }
 
@@ -71,10 +98,10 @@ pub(super) fn rate(limit: Option<BatchRate>) -> Result<Option<u32>, Problem> {
 /// A bulk retry.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(in crate::api) struct BatchInput {
+pub(in crate::api) struct RetryBatchInput {
     /// Which ones; all dead letters if left out.
     #[serde(deserialize_with = "object")]
-    pub(super) filter: Option<Filter>,
+    pub(super) filter: Option<BatchFilter>,
     /// How fast; as fast as they can be sent if left out.
     #[serde(deserialize_with = "object")]
     pub(super) rate_limit: Option<BatchRate>,
@@ -92,10 +119,10 @@ pub(in crate::api) struct BatchInput {
 /// A bulk cancellation.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(in crate::api) struct CancelInput {
+pub(in crate::api) struct CancelBatchInput {
     /// Which ones; everything that is pending if left out.
     #[serde(deserialize_with = "object")]
-    pub(super) filter: Option<Filter>,
+    pub(super) filter: Option<BatchFilter>,
     /// Only count them, and show a few.
     pub(super) dry_run: bool,
     /// The tenant to act for; admin keys only.

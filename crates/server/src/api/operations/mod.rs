@@ -18,14 +18,14 @@ use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use self::{
-    input::{BackfillInput, BatchInput, CancelInput, PurgeQuery, rate},
+    input::{BackfillInput, CancelBatchInput, PurgeQuery, RetryBatchInput, rate},
     view::{DryRunView, OperationView},
 };
 use super::{
     AppState,
     deliveries::TenantInput,
     events::TenantQuery,
-    extract::{Id, Json, Manages, May, OptionalJson, Query, Reads},
+    extract::{Id, Json, Manages, May, NoBody, OptionalJson, Query, Reads},
     page::{Page, Paging},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
@@ -59,13 +59,13 @@ async fn retry_batch(
     caller: &Actor,
     among: Among,
     query: TenantQuery,
-    input: BatchInput,
+    input: RetryBatchInput,
 ) -> Result<Response, Problem> {
     let tenant = app.acts_for(caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     let order = OperationOrder {
         kind: OperationKind::Retry,
         among,
-        selection: input.filter.unwrap_or_default().into(),
+        selection: input.filter.unwrap_or_default().selection()?,
         rate: rate(input.rate_limit)?,
         priority: input.priority,
     };
@@ -81,7 +81,7 @@ async fn retry_batch(
 /// Each gets a new round, at the rate given, in the order of their events. The operation is durable: it survives
 /// restarts, and no delivery gets two rounds from it, nor from another one over the same deliveries.
 #[utoipa::path(
-    post, path = "/v1/dlq/retry-batch", tag = "dlq", params(TenantQuery), request_body = Option<BatchInput>,
+    post, path = "/v1/dlq/retry-batch", tag = "dlq", params(TenantQuery), request_body = Option<RetryBatchInput>,
     responses(
         (status = 202, description = "Under way", body = OperationView),
         (status = 200, description = "`dry_run`: what it would do", body = DryRunView),
@@ -92,7 +92,7 @@ async fn retry_dead(
     State(app): State<AppState>,
     May(caller, _): May<Manages>,
     Query(query): Query<TenantQuery>,
-    OptionalJson(input): OptionalJson<BatchInput>,
+    OptionalJson(input): OptionalJson<RetryBatchInput>,
 ) -> Result<Response, Problem> {
     retry_batch(&app, &caller, Among::Dead, query, input).await
 }
@@ -102,7 +102,7 @@ async fn retry_dead(
 /// Whatever the filter names, delivered or not: what is over gets a new round, what waits after a failure is due
 /// now, and what has not been tried yet is left alone. The filter must name something.
 #[utoipa::path(
-    post, path = "/v1/deliveries/retry-batch", tag = "deliveries", params(TenantQuery), request_body = BatchInput,
+    post, path = "/v1/deliveries/retry-batch", tag = "deliveries", params(TenantQuery), request_body = RetryBatchInput,
     responses(
         (status = 202, description = "Under way", body = OperationView),
         (status = 200, description = "`dry_run`: what it would do", body = DryRunView),
@@ -113,7 +113,7 @@ async fn retry_deliveries(
     State(app): State<AppState>,
     May(caller, _): May<Manages>,
     Query(query): Query<TenantQuery>,
-    Json(input): Json<BatchInput>,
+    Json(input): Json<RetryBatchInput>,
 ) -> Result<Response, Problem> {
     retry_batch(&app, &caller, Among::Deliveries, query, input).await
 }
@@ -134,7 +134,7 @@ async fn soon(app: &App, operation: redrive_store::Operation) -> Result<Response
 /// Requests that are under way are let finish: what succeeds is delivered.
 #[utoipa::path(
     post, path = "/v1/deliveries/cancel-batch", tag = "deliveries", params(TenantQuery),
-    request_body = CancelInput,
+    request_body = CancelBatchInput,
     responses(
         (status = 200, description = "Done; or `dry_run`: what it would do", body = inline(DoneOrDryRun)),
         (status = 202, description = "Under way", body = OperationView),
@@ -145,13 +145,13 @@ async fn cancel_deliveries(
     State(app): State<AppState>,
     May(caller, _): May<Manages>,
     Query(query): Query<TenantQuery>,
-    Json(input): Json<CancelInput>,
+    Json(input): Json<CancelBatchInput>,
 ) -> Result<Response, Problem> {
     let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     let order = OperationOrder {
         kind: OperationKind::Cancel,
         among: Among::Pending,
-        selection: input.filter.unwrap_or_default().into(),
+        selection: input.filter.unwrap_or_default().selection()?,
         rate: None,
         priority: None,
     };
@@ -188,6 +188,7 @@ async fn purge(
     State(app): State<AppState>,
     May(caller, _): May<Manages>,
     Query(query): Query<PurgeQuery>,
+    NoBody: NoBody,
 ) -> Result<Response, Problem> {
     let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
     let order = OperationOrder {
@@ -224,6 +225,7 @@ async fn backfill(
     Json(input): Json<BackfillInput>,
 ) -> Result<Response, Problem> {
     let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
+    app.may_backfill(&tenant, id).await?;
     if input.from.is_none() {
         return Err(
             Invalid::new("from", "name the time of the first event, such as 2026-01-01T00:00:00Z").into()
@@ -237,10 +239,9 @@ async fn backfill(
         priority: input.priority,
     };
     if input.dry_run {
-        app.may_backfill(&tenant, id).await?;
         return dry_run(&app, tenant, order).await;
     }
-    let operation = app.backfill(&caller, tenant, id, order, input.start_at).await?;
+    let operation = app.begin_operation(&caller, tenant, order, input.start_at).await?;
     Ok(accepted(OperationView::new(operation, app.engine().clock().now())))
 }
 

@@ -11,7 +11,7 @@ use redrive_store::Operation;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::input::{BatchRate, Filter};
+use super::input::{BatchFilter, BatchRate};
 use crate::{api::deliveries::DeliveryView, app::operations::DryRun};
 
 /// A bulk operation.
@@ -28,7 +28,7 @@ pub(crate) struct OperationView {
     /// Where it stands. `delivering`: all is queued, and not everything has ended yet.
     status: OperationState,
     /// Which ones it was asked for.
-    filter: Filter,
+    filter: BatchFilter,
     /// How fast it was asked to be.
     rate_limit: Option<BatchRate>,
     /// How urgent they are from then on.

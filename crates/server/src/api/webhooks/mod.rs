@@ -67,15 +67,16 @@ fn parse_secret(text: Option<&str>) -> Result<Option<Secret>, Problem> {
 ///
 /// Every event that is acknowledged from then on reaches it.
 #[utoipa::path(
-    post, path = "/v1/webhooks", tag = "webhooks", request_body = WebhookInput,
+    post, path = "/v1/webhooks", tag = "webhooks", params(TenantQuery), request_body = WebhookInput,
     responses((status = 201, description = "`secret` is shown this once", body = WebhookView), ChangeProblems),
 )]
 async fn create(
     State(app): State<AppState>,
     May(caller, _): May<Manages>,
+    Query(query): Query<TenantQuery>,
     Json(input): Json<WebhookInput>,
 ) -> Result<Response, Problem> {
-    let tenant = app.acts_for(&caller, input.tenant_id.as_deref()).await?;
+    let tenant = app.acts_for(&caller, input.tenant_id.as_deref().or(query.tenant_id.as_deref())).await?;
     let secret = parse_secret(input.secret.as_deref())?;
     let mut state = WebhookState::Active;
     input.wants_state()?.unwrap_or(InputState::Active).apply_to(&mut state);
