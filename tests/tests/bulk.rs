@@ -318,6 +318,49 @@ async fn dead_letters_are_purged_and_pending_ones_called_off_by_filter() {
 }
 
 #[tokio::test]
+async fn what_is_purged_while_it_is_retried_is_not_sent() {
+    let receiver = Receiver::start().await;
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    dead_letters(&api, &receiver, "a.b", 40).await;
+    let slow = json!({"rate_limit": {"requests_per_second": 10}});
+    let operation = api.post("/v1/dlq/retry-batch", &slow).await.expect(202);
+    let some = |seen: &Value| seen["progress"]["queued"].as_u64() > Some(2);
+    api.eventually("some are queued", &path_of(&operation), some).await;
+    let purged = api.delete("/v1/dlq").await.expect(200)["progress"]["done"].as_u64().unwrap();
+    let over = completed(&api, &operation).await;
+    let queued = over["progress"]["queued"].as_u64().unwrap();
+    assert_eq!((purged + queued, &over["progress"]["skipped"]), (40, &json!(purged)), "{over}");
+    assert_eq!(arrivals(&receiver, 40).len() as u64, queued);
+}
+
+#[tokio::test]
+async fn operations_that_only_wait_for_their_deliveries_hold_nobody_up() {
+    let receiver = Receiver::start().await;
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    dead_letters(&api, &receiver, "a.b", 20).await;
+    receiver.answer_with(|_| Reply::status(500));
+    let letters = entries(&api.get("/v1/dlq?limit=20").await.expect(200));
+    for letter in &letters {
+        let only = json!({"from": letter["created_at"], "event_types": ["a.b"]});
+        let asked = json!({"filter": only});
+        let begun = api.post("/v1/dlq/retry-batch", asked).await.expect(202);
+        let queued = |seen: &Value| seen["status"] == "delivering" || seen["status"] == "completed";
+        api.eventually("all is queued", &path_of(&begun), queued).await;
+    }
+    let purged = api.delete("/v1/dlq").await.expect(200);
+    assert_eq!(purged["status"], "completed");
+    // Those that are not through are counted, so that no tenant takes all the places.
+    let slow = json!({"rate_limit": {"requests_per_second": 1}, "filter": {"statuses": ["pending"]}});
+    let mut last = 202;
+    for _ in 0..9 {
+        last = api.post("/v1/deliveries/retry-batch", &slow).await.status;
+    }
+    assert_eq!(last, 409);
+}
+
+#[tokio::test]
 async fn a_new_webhook_gets_past_events() {
     let (first, late) = (Receiver::start().await, Receiver::start().await);
     let redrive = Redrive::start().await;

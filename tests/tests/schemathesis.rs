@@ -127,6 +127,12 @@ async fn things(home: &Path) -> Value {
     }
     let deliveries = entries(&api.get("/v1/deliveries?limit=500").await.expect(200));
     let pair = |delivery: &Value| json!([delivery["webhook_id"], delivery["id"]]);
+    let (mut fleeting, mut erasable) = (Vec::new(), Vec::new());
+    for _ in 0..50 {
+        let nobody = json!({"events": ["nobody.publishes.this"]});
+        fleeting.push(id(&api.create_webhook(&receiver.url(), nobody).await).to_owned());
+        erasable.push(api.publish("nobody.subscribed", json!(1)).await["id"].clone());
+    }
     let mut operations = Vec::new();
     for _ in 0..20 {
         let later = json!({"start_at": "2100-01-01T00:00:00Z"});
@@ -135,6 +141,8 @@ async fn things(home: &Path) -> Value {
     json!({
         "webhooks": webhooks,
         "dlq": operations,
+        "fleeting": fleeting,
+        "erasable": erasable,
         "events": column(&deliveries, "event_id"),
         "deliveries": column(&deliveries, "id"),
         "pairs": deliveries.iter().map(pair).collect::<Vec<_>>(),

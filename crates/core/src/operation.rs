@@ -112,6 +112,11 @@ impl OperationState {
         Self::ALL.into_iter().find(|state| state.name() == name)
     }
 
+    /// Whether there is still something to be done.
+    pub fn is_under_way(self) -> bool {
+        matches!(self, Self::Scheduled | Self::Running | Self::Paused)
+    }
+
     /// Where it goes, or why it cannot. One that has begun goes on at once when it is resumed.
     pub fn turned(self, turn: Turn, has_begun: bool) -> Result<Self, &'static str> {
         match (self, turn) {

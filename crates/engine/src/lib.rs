@@ -95,6 +95,8 @@ struct Inner {
     expiry_alarm: Notify,
     /// Turns for asking endpoints to echo.
     verifying: Arc<Semaphore>,
+    /// The turn to sweep up after webhooks that have ended.
+    sweeping: tokio::sync::Mutex<()>,
     /// The bulk operations that it carries on.
     operating: Operating,
     /// Turns for checking large payloads by their schemas.

@@ -62,6 +62,7 @@ impl Engine {
             id: DeliveryId::new(delivery.time(), &clock::randomness()),
             lane: lane(hook.as_deref(), &old.event_type, priority.unwrap_or(old.priority)),
             priority,
+            unless_purged: false,
         };
         let redriven = self.0.store.retry(tenant, delivery, again, self.0.clock.now()).await?;
         self.0.alarm.ring();

@@ -148,6 +148,8 @@ impl Inner {
 
     /// Cancels, in small steps, what waits for webhooks that have ended.
     pub(crate) async fn sweep_all(self: Arc<Self>) {
+        // One at a time: another one would only be in its way.
+        let _turn = self.sweeping.lock().await;
         loop {
             let over = match self.store.sweeping().await {
                 Ok(over) if over.is_empty() => return,

@@ -61,6 +61,7 @@ impl Engine {
             gate_alarm: Notify::new(),
             expiry_alarm: Notify::new(),
             verifying: Arc::new(Semaphore::new(verification::AT_ONCE)),
+            sweeping: tokio::sync::Mutex::new(()),
             operating: Operating::default(),
             checking: Arc::new(Semaphore::new(catalogue::AT_ONCE)),
             dispatch: Dispatch::new(bounds),

@@ -4,21 +4,25 @@
 mod run;
 mod source;
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use redrive_core::{
     OperationId, TenantId, Time,
     operation::{OperationState, Turn},
 };
-use redrive_store::{Delivery, Operation, OperationOrder, StoreError, Tally};
+use redrive_store::{Delivery, Operation, OperationOrder, PageRequest, StoreError, Tally};
 use tokio::sync::Notify;
 
 use self::source::Source;
 use crate::{Engine, Inner, clock};
 
-/// Operations that one node carries on at once. Others wait, or go to other nodes.
-const AT_ONCE: usize = 8;
+/// Operations that one node works on at once. Others wait, or go to other nodes.
+const AT_ONCE: usize = 16;
+/// Those of which it only looks how their deliveries go, for days perhaps: others may not have to wait for that.
+const LOOKED_AFTER: usize = 1_000;
+/// How many a tenant may have that are not through: no tenant takes all the places.
+const OF_A_TENANT: usize = 8;
 /// How often is looked for operations that nobody carries on.
 const LOOK: Duration = Duration::from_secs(1);
 /// How long a dry run counts at the most.
@@ -27,8 +31,19 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The operations that this node carries on.
 #[derive(Default)]
 pub(crate) struct Operating {
-    running: Mutex<BTreeSet<OperationId>>,
+    /// Each with whether there is still something to be queued.
+    held: Mutex<BTreeMap<OperationId, bool>>,
     alarm: Notify,
+}
+
+impl Operating {
+    /// Notes whether one still queues something, or is only looked after.
+    fn is_at_work(&self, id: OperationId, at_work: bool) {
+        let before = self.held.lock().insert(id, at_work);
+        if before == Some(true) && !at_work {
+            self.alarm.notify_one();
+        }
+    }
 }
 
 /// What an operation would take on.
@@ -57,15 +72,22 @@ pub enum TurnError {
 }
 
 impl Engine {
-    /// Begins an operation, now or at a later time.
+    /// Begins an operation, now or at a later time. None: the tenant has too many that are not through.
     pub async fn begin_operation(
         &self,
         tenant: TenantId,
         order: OperationOrder,
         start_at: Option<Time>,
         created_by: String,
-    ) -> Result<Operation, StoreError> {
+    ) -> Result<Option<Operation>, StoreError> {
         let now = self.0.clock.now();
+        let page = PageRequest { after: None, offset: 0, limit: 500 };
+        let known = self.0.store.list_operations(tenant.clone(), page).await?;
+        // What is to begin later takes no place until then.
+        let waits = |one: &&Operation| one.state.is_under_way() && one.start_at <= now;
+        if known.iter().filter(waits).count() >= OF_A_TENANT {
+            return Ok(None);
+        }
         let operation = Operation {
             id: OperationId::new(now, &clock::randomness()),
             tenant,
@@ -84,7 +106,7 @@ impl Engine {
         };
         self.0.store.create_operation(operation.clone()).await?;
         self.0.operating.alarm.notify_one();
-        Ok(operation)
+        Ok(Some(operation))
     }
 
     /// Holds an operation, lets it go on, or ends it.
@@ -147,14 +169,17 @@ impl Inner {
     }
 
     async fn take_operations(self: &Arc<Self>) -> Result<(), StoreError> {
-        let running: Vec<_> = self.operating.running.lock().iter().copied().collect();
-        let room = AT_ONCE.saturating_sub(running.len());
+        let (held, at_work): (Vec<_>, usize) = {
+            let held = self.operating.held.lock();
+            (held.keys().copied().collect(), held.values().filter(|at_work| **at_work).count())
+        };
+        let room = AT_ONCE.saturating_sub(at_work).min(LOOKED_AFTER.saturating_sub(held.len()));
         if room == 0 {
             return Ok(());
         }
         let (epoch, now) = (self.fleet.term().epoch, self.clock.now());
-        for operation in self.store.take_operations(epoch, running, now, room).await? {
-            self.operating.running.lock().insert(operation.id);
+        for operation in self.store.take_operations(epoch, held, now, room).await? {
+            self.operating.is_at_work(operation.id, operation.state == OperationState::Running);
             tokio::spawn(self.clone().carry_on(operation));
         }
         Ok(())
@@ -168,7 +193,7 @@ impl Inner {
             tracing::warn!(%error, operation = %id, "a bulk operation has stopped for now");
             tokio::time::sleep(LOOK).await;
         }
-        self.operating.running.lock().remove(&id);
+        self.operating.held.lock().remove(&id);
         self.operating.alarm.notify_one();
     }
 }

@@ -35,18 +35,17 @@ impl Inner {
         let epoch = self.fleet.term().epoch;
         let (id, tenant, order) = (operation.id, operation.tenant, operation.order);
         let began = operation.began_at.unwrap_or_else(|| self.clock.now());
-        if operation.tally.total.is_none() {
-            let mut all = Source::new(tenant.clone(), order.clone(), began, None);
-            all.count(self).await?;
-            self.store.count_operation(id, epoch, all.counted).await?;
-        }
         let mut source = Source::new(tenant.clone(), order.clone(), began, operation.cursor);
         let mut pacer = None;
         let mut settling = Settling { after: None, open: 0, wait: SETTLE, next: self.clock.now() };
         while !self.stop.is_cancelled() {
             let found = self.store.operation(tenant.clone(), id).await?;
             let Some(now) = found.filter(|found| found.held_by == Some(epoch)) else { return Ok(()) };
+            self.operating.is_at_work(id, now.state == OperationState::Running);
             if now.state == OperationState::Running {
+                if now.tally.total.is_none() && !self.count(&now, epoch, began).await? {
+                    continue;
+                }
                 let pacer = pacer.get_or_insert_with(|| Pacer::new(order.rate, self.clock.now()));
                 self.step(&now, epoch, &mut source, pacer).await?;
                 self.look_after(id, epoch, &mut settling).await?;
@@ -68,6 +67,20 @@ impl Inner {
         Ok(())
     }
 
+    /// Counts what there is to do. False: it was held or ended meanwhile.
+    async fn count(&self, operation: &Operation, epoch: Epoch, began: Time) -> Result<bool, StoreError> {
+        let (tenant, id) = (operation.tenant.clone(), operation.id);
+        let mut all = Source::new(tenant.clone(), operation.order.clone(), began, None);
+        while all.count_some(self).await? {
+            let now = self.store.operation(tenant.clone(), id).await?;
+            if self.stop.is_cancelled() || now.is_none_or(|now| now.state != OperationState::Running) {
+                return Ok(false);
+            }
+        }
+        self.store.count_operation(id, epoch, all.counted).await?;
+        Ok(true)
+    }
+
     /// Does as much as its rate allows now, and waits until more may go.
     async fn step(
         self: &Arc<Self>,
@@ -86,7 +99,6 @@ impl Inner {
             return Ok(());
         }
         let batch = source.next(self, room).await?;
-        let went = batch.tasks.len();
         let step = OperationStep {
             id: operation.id,
             tenant: operation.tenant.clone(),
@@ -107,8 +119,8 @@ impl Inner {
                     operation.cursor,
                 );
             }
-            Stepped::Done { to_call_off, .. } => {
-                pacer.went(went, now);
+            Stepped::Done { done, to_call_off } => {
+                pacer.went(done, now);
                 self.alarm.ring();
                 for (webhook, delivery) in to_call_off {
                     let reason = "cancelled by request".to_owned();

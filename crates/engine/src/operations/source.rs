@@ -13,6 +13,8 @@ use crate::{Hook, Inner, clock, replay};
 
 /// Deliveries or events looked at in one go.
 const SLICE: usize = 1_000;
+/// Slices counted before somebody is asked whether to go on.
+const SLICES: usize = 10;
 /// How many of the first are remembered while counting.
 const FIRST: usize = 100;
 
@@ -68,7 +70,16 @@ impl Source {
 
     /// Counts all there are from here on.
     pub(super) async fn count(&mut self, inner: &Inner) -> Result<(), StoreError> {
-        while !self.exhausted {
+        while self.count_some(inner).await? {}
+        Ok(())
+    }
+
+    /// Counts the next few. False: there are no more.
+    pub(super) async fn count_some(&mut self, inner: &Inner) -> Result<bool, StoreError> {
+        for _ in 0..SLICES {
+            if self.exhausted {
+                return Ok(false);
+            }
             self.look(inner).await?;
             self.counted += self.found.len() as u64;
             for (_, item) in self.found.drain(..) {
@@ -79,7 +90,7 @@ impl Source {
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// The next things to do, `most` at the most; with none before the end if a slice had none.
@@ -88,7 +99,7 @@ impl Source {
             self.look(inner).await?;
         }
         let (mut tasks, mut passed, mut cursor) = (Vec::new(), 0, None);
-        while tasks.len() + passed < most
+        while tasks.len() < most
             && let Some((place, item)) = self.found.pop_front()
         {
             cursor = Some(place);
@@ -203,6 +214,7 @@ impl Source {
                     id: DeliveryId::new(id.time(), &clock::randomness()),
                     lane: replay::lane(Some(&hook), &candidate.event_type, priority),
                     priority: order.priority,
+                    unless_purged: order.among == Among::Dead,
                 };
                 Ok(Some(Task::Retry(id, again)))
             }

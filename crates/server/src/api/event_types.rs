@@ -107,6 +107,18 @@ impl From<EventType> for EventTypeView {
     }
 }
 
+/// A name in a path. What cannot be one is the name of nothing.
+struct Name(String);
+
+impl std::str::FromStr for Name {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        redrive_core::event_type::validate(text)?;
+        Ok(Self(text.to_owned()))
+    }
+}
+
 /// Register an event type
 ///
 /// From then on payloads that break its schema are refused.
@@ -173,7 +185,7 @@ async fn list(
 async fn get(
     State(app): State<AppState>,
     May(caller, _): May<Reads>,
-    Id(name): Id<String>,
+    Id(Name(name)): Id<Name>,
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<EventTypeView>, Problem> {
     let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
@@ -191,7 +203,7 @@ async fn get(
 async fn patch(
     State(app): State<AppState>,
     May(by, _): May<Operates>,
-    Id(name): Id<String>,
+    Id(Name(name)): Id<Name>,
     Query(query): Query<TenantQuery>,
     Json(input): Json<EventTypeInput>,
 ) -> Result<axum::Json<EventTypeView>, Problem> {
@@ -215,7 +227,7 @@ async fn patch(
 async fn put(
     state: State<AppState>,
     who: May<Operates>,
-    name: Id<String>,
+    name: Id<Name>,
     query: Query<TenantQuery>,
     input: Json<EventTypeInput>,
 ) -> Result<axum::Json<EventTypeView>, Problem> {
@@ -233,7 +245,7 @@ async fn put(
 async fn delete(
     State(app): State<AppState>,
     May(by, _): May<Operates>,
-    Id(name): Id<String>,
+    Id(Name(name)): Id<Name>,
     Query(query): Query<TenantQuery>,
 ) -> Result<StatusCode, Problem> {
     let tenant = app.acts_for(&by, query.tenant_id.as_deref()).await?;

@@ -79,8 +79,11 @@ impl App {
         let deed = Deed { action, tenant: Some(&tenant), object: None };
         self.audited(by, deed, async {
             let asked = json!({"asked": order, "start_at": start_at});
-            let operation =
-                self.engine.begin_operation(tenant.clone(), order, start_at, by.name.clone()).await?;
+            let begun = self.engine.begin_operation(tenant.clone(), order, start_at, by.name.clone()).await?;
+            let Some(operation) = begun else {
+                let detail = "too many bulk operations of this tenant are under way; wait for one of them, or cancel it";
+                return Err(AppError::conflict("too_many_operations", detail));
+            };
             let traces =
                 Traces { object: Some(operation.id.to_string()), after: Some(asked), ..Traces::default() };
             Ok((operation, traces))

@@ -234,7 +234,7 @@ impl Bench {
 
     /// How a delivery is sent again, should it be over.
     pub fn again(&self, id: DeliveryId) -> Again {
-        Again { id, lane: RETRY, priority: None }
+        Again { id, lane: RETRY, priority: None, unless_purged: false }
     }
 
     pub fn webhook_of(&self, tenant: &TenantId) -> Webhook {

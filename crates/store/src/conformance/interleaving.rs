@@ -199,7 +199,7 @@ impl World<'_> {
         let Some(old) = over.next() else { return };
         old.redriven = true;
         let id = self.bench.delivery_id(old.id.time());
-        let again = Again { id, lane: Self::lane(key), priority: None };
+        let again = Again { id, lane: Self::lane(key), priority: None, unless_purged: false };
         assert_eq!(self.bench.retry(old.id, again, at(self.now)).await, Redriven::NewRound(id));
         let at = At::Waiting { due: self.now };
         line.entries.push(Entry { id, at, attempts: 0, redriven: false });

@@ -212,6 +212,9 @@ pub async fn purged_letters_leave_the_list_and_stay_in_history(bench: &Arc<Bench
     assert_eq!((purged.status, purged.purged_at), (DeliveryStatus::Dead, Some(at(20))));
     assert_eq!(bench.delivery(arrived).await.purged_at, None);
     let (new, task) = retry(bench, dead);
+    let Task::Retry(letter, again) = task.clone() else { unreachable!() };
+    let only_letters = Task::Retry(letter, crate::Again { unless_purged: true, ..again });
+    assert_eq!(walk_step(bench, step(bench, id, vec![only_letters])).await, done(0), "but not by accident");
     assert_eq!(walk_step(bench, step(bench, id, vec![task])).await, done(1), "it can still be sent again");
     assert_eq!(bench.delivery(new).await.replay_of, Some(dead));
 }
@@ -279,6 +282,10 @@ async fn walk(bench: &Bench, tenant: &TenantId, walk: &Walk) -> Vec<DeliveryId> 
 pub async fn walks_come_upon_everything_once_from_the_oldest_on(bench: &Arc<Bench>) {
     let (a, b) = (bench.webhook_id(), bench.webhook_id());
     let mut all = BTreeSet::new();
+    // Events that nobody wanted are walked past.
+    for _ in 0..7 {
+        bench.publish_new(bench.fan_out(bench.event(at(0)), &[])).await;
+    }
     for time in 0..6 {
         let fan_out =
             bench.fan_out(bench.event(at(time)), &[(a, Birth::Leased), (b, Birth::Waiting(at(900)))]);

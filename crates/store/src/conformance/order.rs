@@ -239,7 +239,12 @@ pub async fn a_first_that_expires_or_is_swept_up_lets_the_next_go(bench: &Arc<Be
 
 pub async fn what_is_sent_again_goes_to_the_back(bench: &Arc<Bench>) {
     let line = line(bench, &a(), &[0, 0, 0]).await;
-    let again = || Again { id: bench.delivery_id(line[0].time()), lane: a(), priority: Some(Priority::High) };
+    let again = || Again {
+        id: bench.delivery_id(line[0].time()),
+        lane: a(),
+        priority: Some(Priority::High),
+        unless_purged: false,
+    };
     take(bench, &a(), 1, 2).await;
     bench.ends(line[0], Next::Dead { reason: DeadReason::Exhausted }, at(2)).await;
     bench.ends(line[1], Next::Delivered, at(3)).await;
@@ -296,7 +301,7 @@ pub async fn deliveries_outside_of_an_order_pass_by(bench: &Arc<Bench>) {
 }
 
 pub async fn making_a_later_one_due_does_not_let_it_overtake(bench: &Arc<Bench>) {
-    let unused = |priority| Again { id: bench.delivery_id(at(0)), lane: a(), priority };
+    let unused = |priority| Again { id: bench.delivery_id(at(0)), lane: a(), priority, unless_purged: false };
     let line = line(bench, &a(), &[500, 800, 0]).await;
     assert_eq!(bench.retry(line[1], unused(None), at(10)).await, Redriven::DueNow(line[1]));
     let look = bench.look(at(499)).await;

@@ -65,4 +65,6 @@ pub struct Again {
     pub lane: Lane,
     /// How urgent it is from now on; none for as urgent as it was.
     pub priority: Option<Priority>,
+    /// Whether to leave it alone if it was taken off the list of dead letters.
+    pub unless_purged: bool,
 }

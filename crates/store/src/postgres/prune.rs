@@ -334,9 +334,10 @@ async fn forget_deliveries(
         return Ok(());
     }
     left.attempts += tx.execute(FORGET_ATTEMPTS, &[&deliveries, &range.0, &range.1]).await? as usize;
+    // In the order in which a retry and a purge lock.
+    left.deliveries += tx.execute(FORGET_DELIVERIES, &[&deliveries, &range.0, &range.1]).await? as usize;
     tx.execute(FORGET_DEAD, &[&deliveries]).await?;
     tx.execute(FORGET_UNDELIVERED, &[&deliveries]).await?;
-    left.deliveries += tx.execute(FORGET_DELIVERIES, &[&deliveries, &range.0, &range.1]).await? as usize;
     Ok(())
 }
 

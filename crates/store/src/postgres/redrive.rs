@@ -22,7 +22,8 @@ use crate::{Again, Answer, Cancelled, Change, NewRound, Redrive, Redriven, Repla
 macro_rules! old {
     ($rest:literal) => {
         concat!(
-            "SELECT id, event, webhook, round, status, format, redriven_as, priority FROM deliveries ",
+            "SELECT id, event, webhook, round, status, format, redriven_as, priority,
+                    purged_at IS NOT NULL FROM deliveries ",
             $rest
         )
     };
@@ -121,6 +122,7 @@ pub(super) async fn retry_all(
     let mut olds = find_all(tx, tenant, &ids).await?;
     // Held: nothing is forgotten before its new round is there.
     let held = prune::hold_events(tx, tenant, olds.values().map(|old| old.event)).await?;
+    lock_where_they_wait(tx, &olds, deliveries).await?;
     let (mut retried, mut rounds) = (Vec::with_capacity(ids.len()), Vec::new());
     for (delivery, again) in deliveries {
         let found = olds.remove(delivery).and_then(|old| Some((held.get(&old.event)?, old)));
@@ -130,6 +132,7 @@ pub(super) async fn retry_all(
         };
         retried.push(match old.redriven_as {
             _ if event.erased => Redriven::Erased,
+            _ if again.unless_purged && old.is_purged => Redriven::Missing,
             _ if !old.status.is_final() => {
                 make_due(tx, &old, again.priority, now).await?;
                 Redriven::DueNow(*delivery)
@@ -147,6 +150,29 @@ pub(super) async fn retry_all(
     }
     add_rounds(tx, tenant, rounds, now).await?;
     Ok(retried)
+}
+
+/// Locks the lanes that pending deliveries wait in, and those that they are to wait in, all at once and so in order.
+async fn lock_where_they_wait(
+    tx: &Session,
+    olds: &BTreeMap<DeliveryId, Old>,
+    deliveries: &[(DeliveryId, &Again)],
+) -> Result<(), Failure> {
+    let pending: Vec<_> = olds.values().filter(|old| !old.status.is_final()).map(|old| Col(old.id)).collect();
+    if pending.is_empty() {
+        return Ok(());
+    }
+    let mut keys = Keys::new();
+    for row in tx.query(WHERE_WAITING, &[&pending]).await? {
+        let (delivery, webhook): (DeliveryId, WebhookId) = (get(&row, 0)?, get(&row, 1)?);
+        let lane: Lane = get(&row, 2)?;
+        let again = deliveries.iter().find(|(id, _)| *id == delivery);
+        if let Some(priority) = again.and_then(|(_, again)| again.priority) {
+            keys.insert((webhook, lane.clone().with_priority(priority).code().into_owned()));
+        }
+        keys.insert((webhook, lane.code().into_owned()));
+    }
+    lanes::lock(tx, &keys).await.map(drop)
 }
 
 /// Delivers events to webhooks that have had none of them. Gives the deliveries that were made.
@@ -332,6 +358,7 @@ struct Old {
     format: PayloadFormat,
     redriven_as: Option<DeliveryId>,
     priority: Priority,
+    is_purged: bool,
 }
 
 fn read_old(row: &Row) -> Result<Old, Failure> {
@@ -344,6 +371,7 @@ fn read_old(row: &Row) -> Result<Old, Failure> {
         format: get(row, 5)?,
         redriven_as: get_opt(row, 6)?,
         priority: get(row, 7)?,
+        is_purged: plain(row, 8)?,
     })
 }
 

@@ -14,6 +14,9 @@ use super::{
 };
 use crate::{EventHead, Walk, WalkCursor, Walked};
 
+/// Deliveries looked at for each event that is, at the most and on average.
+const FAN_OUT: i64 = 4;
+
 macro_rules! seen {
     ($rest:literal) => {
         concat!(
@@ -24,16 +27,17 @@ macro_rules! seen {
     };
 }
 
+/// Letters of which nothing else is left are passed by.
 const OF_DEAD: &str = seen!(
-    "x.delivery FROM (SELECT delivery FROM dead WHERE tenant = $1 AND delivery >= $2 AND delivery < $3
+    "x.delivery, e.id FROM (SELECT delivery FROM dead WHERE tenant = $1 AND delivery >= $2 AND delivery < $3
          AND delivery > $4 ORDER BY delivery LIMIT $5) x
-     CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = x.delivery LIMIT 1) d
-     CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e
+     LEFT JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = x.delivery LIMIT 1) d ON true
+     LEFT JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e ON true
      ORDER BY x.delivery"
 );
 /// What waits is not kept by tenant: others' are passed by. What is leased is little.
 const OF_PENDING: &str = seen!(
-    "x.delivery FROM (SELECT delivery FROM (
+    "x.delivery, e.id FROM (SELECT delivery FROM (
          (SELECT delivery FROM waiting WHERE delivery >= $2 AND delivery < $3 AND delivery > $4
           ORDER BY delivery LIMIT $5)
          UNION ALL SELECT delivery FROM leased WHERE delivery >= $2 AND delivery < $3 AND delivery > $4) p
@@ -43,19 +47,21 @@ const OF_PENDING: &str = seen!(
      ORDER BY x.delivery"
 );
 const OF_WEBHOOK: &str = seen!(
-    "d.id FROM (SELECT * FROM deliveries d WHERE d.webhook = $6 AND d.tenant = $1 AND d.id >= $2 AND d.id < $3
+    "d.id, e.id FROM (SELECT * FROM deliveries d WHERE d.webhook = $6 AND d.tenant = $1 AND d.id >= $2 AND d.id < $3
          AND d.id > $4 ORDER BY d.id LIMIT $5) d
      CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e
      ORDER BY d.id"
 );
-/// An event's deliveries are of the same millisecond, and so of the same month.
+/// So many events, those without deliveries too, and so many of their deliveries. An event's deliveries are of the same
+/// millisecond, and so of the same month.
 const OF_EVENTS: &str = seen!(
-    "d.id FROM events e CROSS JOIN LATERAL (
+    "d.id, e.id FROM (SELECT * FROM events e WHERE e.tenant = $1 AND e.id >= $2 AND e.id < $3
+         ORDER BY e.id LIMIT $5) e
+     LEFT JOIN LATERAL (
          SELECT * FROM deliveries d WHERE d.event = e.id
              AND d.id >= (left(e.id::text, 13) || '-0000-0000-000000000000')::uuid
-             AND d.id <= (left(e.id::text, 13) || '-ffff-ffff-ffffffffffff')::uuid OFFSET 0) d
-     WHERE e.tenant = $1 AND e.id >= $2 AND e.id < $3 AND (e.id > $2 OR d.id > $4)
-     ORDER BY e.id, d.id LIMIT $5"
+             AND d.id <= (left(e.id::text, 13) || '-ffff-ffff-ffffffffffff')::uuid OFFSET 0) d ON true
+     WHERE e.id > $2 OR d.id > $4 OR d.id IS NULL ORDER BY e.id, d.id LIMIT $6"
 );
 const EVENTS: &str = "SELECT id, event_type, subject, priority FROM events
      WHERE tenant = $1 AND id >= $2 AND id < $3 AND id > $4 ORDER BY id LIMIT $5";
@@ -84,14 +90,16 @@ pub(super) async fn deliveries(session: &Session, tenant: &TenantId, walk: &Walk
         }
         (_, None) => {
             let begin = Col(walk.after.map_or(least, |after| least.max(*after.event.as_bytes())));
-            session.query(OF_EVENTS, &[&tenant, &begin, &end, &after, &limit]).await?
+            let most = limit * FAN_OUT;
+            let rows = session.query(OF_EVENTS, &[&tenant, &begin, &end, &after, &limit, &most]).await?;
+            return of_events(&rows, walk, most as usize);
         }
     };
     let (mut walked, mut last) = (Walked::default(), None);
     for row in &rows {
         let at: DeliveryId = get(row, 10)?;
-        let Some(event) = get_opt(row, 0)? else {
-            // Somebody else's.
+        let Some(event) = get_opt(row, 11)? else {
+            // Somebody else's, or not there any more.
             last = Some(WalkCursor { event: EventId::first_at(at.time()), delivery: Some(at) });
             continue;
         };
@@ -103,6 +111,27 @@ pub(super) async fn deliveries(session: &Session, tenant: &TenantId, walk: &Walk
         }
     }
     walked.next = last.filter(|_| rows.len() == walk.limit);
+    Ok(walked)
+}
+
+/// Deliveries of a slice of events. It ends with the last of the events, or where there are too many deliveries.
+fn of_events(rows: &[Row], walk: &Walk, most: usize) -> Result<Walked, Failure> {
+    let (mut walked, mut events, mut last) = (Walked::default(), 0, None);
+    for row in rows {
+        let (event, delivery): (EventId, Option<DeliveryId>) = (get(row, 11)?, get_opt(row, 10)?);
+        if last.is_none_or(|(before, _)| before != event) {
+            events += 1;
+        }
+        last = Some((event, delivery));
+        if delivery.is_some() {
+            walked.found.push((WalkCursor { event, delivery }, candidate(row)?));
+        }
+    }
+    // The event that was begun with may have been through: then it is not among the rows.
+    walked.next = last.filter(|_| rows.len() == most || events + 1 >= walk.limit).map(|(event, delivery)| {
+        let all = DeliveryId::from_bytes([0xff; 16]);
+        WalkCursor { event, delivery: Some(delivery.filter(|_| rows.len() == most).unwrap_or(all)) }
+    });
     Ok(walked)
 }
 

@@ -204,7 +204,7 @@ async fn config_changes(
 
 async fn sweep(tx: Tx, webhook: WebhookId, reason: &str, now: Time, limit: usize) -> Result<Step, Failure> {
     // Asked inside the transaction: a webhook that was enabled again keeps what it has.
-    let wanted = "SELECT 1 FROM webhooks WHERE id = $1 AND sweeping FOR SHARE";
+    let wanted = "SELECT 1 FROM webhooks WHERE id = $1 AND sweeping FOR NO KEY UPDATE";
     if !tx.exists(wanted, &[&Col(webhook)]).await? {
         return Ok(Step { moved: 0, finished: true });
     }

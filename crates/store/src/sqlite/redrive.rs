@@ -75,6 +75,9 @@ pub(super) fn retry(
     if erase::is_erased(transaction, tenant, old.event)? {
         return Ok(Redriven::Erased);
     }
+    if again.unless_purged && old.is_purged {
+        return Ok(Redriven::Missing);
+    }
     if !old.status.is_final() {
         make_due(transaction, &old, again.priority, now)?;
         return Ok(Redriven::DueNow(delivery));
@@ -158,9 +161,11 @@ struct Old {
     format: PayloadFormat,
     redriven_as: Option<DeliveryId>,
     priority: Priority,
+    is_purged: bool,
 }
 
-const OLD: &str = "SELECT id, event, webhook, round, status, format, redriven_as, priority FROM deliveries";
+const OLD: &str = "SELECT id, event, webhook, round, status, format, redriven_as, priority,
+     purged_at IS NOT NULL FROM deliveries";
 
 fn read_old(row: &rusqlite::Row<'_>) -> rusqlite::Result<Old> {
     Ok(Old {
@@ -172,6 +177,7 @@ fn read_old(row: &rusqlite::Row<'_>) -> rusqlite::Result<Old> {
         format: get(row, 5)?,
         redriven_as: get_opt(row, 6)?,
         priority: get(row, 7)?,
+        is_purged: row.get(8)?,
     })
 }
 

@@ -6,7 +6,7 @@ use redrive_core::{
     id::first_at,
     operation::{Among, Candidate},
 };
-use rusqlite::{Connection, Row};
+use rusqlite::{Connection, Row, Rows};
 
 use super::convert::{Col, get, get_opt};
 use crate::{EventHead, Walk, WalkCursor, Walked};
@@ -15,6 +15,9 @@ const SEEN: &str =
     "d.event, d.id, e.event_type, d.webhook, d.status, d.failure_category, d.priority, d.created_at,
          d.ended_at, d.redriven_as IS NOT NULL";
 const EVENT: &str = "events e ON e.tenant = d.tenant AND e.id = d.event";
+
+/// Deliveries looked at for each event that is, at the most and on average.
+const FAN_OUT: usize = 4;
 
 /// The statement of a walk. The ids of deliveries take their events' times, so a range of times is one of ids.
 /// CROSS JOIN keeps the order of tables: the index that is walked leads.
@@ -39,10 +42,14 @@ pub(super) fn statement(walk: &Walk) -> String {
              WHERE d.webhook = ?6 AND d.tenant = ?1 AND d.id >= ?2 AND d.id < ?3 AND d.id > ?4
              ORDER BY d.id LIMIT ?5"
         ),
+        // So many events, those without deliveries too, and so many of their deliveries.
         (Among::Deliveries | Among::Events, None) => format!(
-            "SELECT {SEEN}, d.id FROM events e CROSS JOIN deliveries d ON d.event = e.id
-             WHERE e.tenant = ?1 AND e.id >= ?2 AND e.id < ?3 AND (e.id > ?2 OR d.id > ?4) AND ?6 IS NULL
-             ORDER BY e.id, d.id LIMIT ?5"
+            "SELECT {SEEN}, d.id, e.id FROM (
+                 SELECT id, tenant, event_type FROM events WHERE tenant = ?1 AND id >= ?2 AND id < ?3
+                 ORDER BY id LIMIT ?5) e
+             LEFT JOIN deliveries d ON d.event = e.id
+             WHERE (e.id > ?2 OR d.id > ?4 OR d.id IS NULL) AND ?6 IS NULL
+             ORDER BY e.id, d.id LIMIT ?5 * {FAN_OUT}"
         ),
     }
 }
@@ -69,6 +76,9 @@ pub(super) fn deliveries(
         walk.limit as i64,
         walk.webhook.map(Col),
     ))?;
+    if by_event {
+        return of_events(&mut rows, walk);
+    }
     let (mut walked, mut seen, mut last) = (Walked::default(), 0, None);
     while let Some(row) = rows.next()? {
         seen += 1;
@@ -84,6 +94,29 @@ pub(super) fn deliveries(
         }
     }
     walked.next = last.filter(|_| seen == walk.limit);
+    Ok(walked)
+}
+
+/// Deliveries of a slice of events. It ends with the last of the events, or where there are too many deliveries.
+fn of_events(rows: &mut Rows<'_>, walk: &Walk) -> rusqlite::Result<Walked> {
+    let (mut walked, mut seen, mut events, mut last) = (Walked::default(), 0, 0, None);
+    while let Some(row) = rows.next()? {
+        seen += 1;
+        let (event, delivery): (EventId, Option<DeliveryId>) = (get(row, 11)?, get_opt(row, 10)?);
+        if last.is_none_or(|(before, _)| before != event) {
+            events += 1;
+        }
+        last = Some((event, delivery));
+        if delivery.is_some() {
+            walked.found.push((WalkCursor { event, delivery }, candidate(row)?));
+        }
+    }
+    let is_full = seen == walk.limit * FAN_OUT;
+    // The event that was begun with may have been through: then it is not among the rows.
+    walked.next = last.filter(|_| is_full || events + 1 >= walk.limit).map(|(event, delivery)| {
+        let all = DeliveryId::from_bytes([0xff; 16]);
+        WalkCursor { event, delivery: Some(delivery.filter(|_| is_full).unwrap_or(all)) }
+    });
     Ok(walked)
 }
 

@@ -1,8 +1,8 @@
 -- Ids are UUIDv7, times are Unix milliseconds, payloads and whatever endpoints say are bytes: `text` holds no NUL.
 -- A delivery that is not over is in exactly one of `leased` (a node has it) and `waiting` (nobody has it).
 --
--- Whoever takes locks takes them in this order: nodes, tenants, runtime, lanes (by webhook and lane), then the
--- rows of deliveries. A row of `waiting` is taken out only by who has locked its lane.
+-- Whoever takes locks takes them in this order: operations, nodes, tenants, events, runtime, lanes (by webhook and
+-- lane), then the rows of deliveries, then those of the dead. A row of `waiting` is taken out only by who has locked its lane.
 
 CREATE TABLE tenants (
     id             text COLLATE "C" PRIMARY KEY,
