@@ -11,6 +11,12 @@ import sys
 import time
 
 BATCH = 20_000
+# Those of the tables that are filled in part.
+COLUMNS = {
+    "events": "id, tenant, seq, event_type, timestamp, idempotency_key, source, subject, priority, metadata, data",
+    "deliveries": "id, tenant, event, webhook, round, status, format, priority, attempt_count, last_status_code, "
+    "failure_category, last_error, dead_reason, cancel_reason, created_at, ended_at, replay_of, redriven_as",
+}
 
 
 def id_at(ms, salt, n):
@@ -50,7 +56,8 @@ def fill(store, count, days):
             for table, values in rows.items():
                 if values:
                     places = ", ".join("?" * len(values[0]))
-                    store.executemany(f"INSERT INTO {table} VALUES ({places})", values)
+                    columns = f" ({COLUMNS[table]})" if table in COLUMNS else ""
+                    store.executemany(f"INSERT INTO {table}{columns} VALUES ({places})", values)
     with store:
         store.execute("UPDATE tenants SET next_seq = next_seq + ? WHERE id = 'default'", (count,))
 

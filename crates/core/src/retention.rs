@@ -96,8 +96,8 @@ impl Stride {
     const LONG: Duration = Duration::from_millis(10);
     /// A step of this length could be larger.
     const SHORT: Duration = Duration::from_millis(4);
-    /// The store rests so many times as long as a step took: pruning has a twentieth of its time.
-    const REST: u32 = 19;
+    /// The store rests so many times as long as a step took: pruning has a sixtieth of its time.
+    const REST: u32 = 59;
     const LEAST_PAUSE: Duration = Duration::from_millis(20);
     const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
@@ -187,11 +187,11 @@ mod tests {
         let mut stride = Stride::default();
         let millis = Duration::from_millis;
         assert_eq!(stride.rows(), 100);
-        assert_eq!(stride.after(millis(1)), millis(20));
+        assert_eq!(stride.after(millis(1)), millis(59));
         assert_eq!(stride.rows(), 200);
-        assert_eq!(stride.after(millis(5)), millis(95));
+        assert_eq!(stride.after(millis(5)), millis(295));
         assert_eq!(stride.rows(), 200);
-        assert_eq!(stride.after(millis(11)), millis(209));
+        assert_eq!(stride.after(millis(11)), millis(649));
         assert_eq!(stride.rows(), 100);
         assert_eq!(stride.after(Duration::from_secs(10)), Duration::from_secs(2));
         assert_eq!(stride.rows(), 100);
