@@ -51,6 +51,9 @@ impl DeliveryStatus {
     }
 }
 
+/// Why a delivery was called off that somebody asked to have called off.
+pub const BY_REQUEST: &str = "cancelled by request";
+
 /// Why a delivery was given up on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

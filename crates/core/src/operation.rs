@@ -11,6 +11,8 @@ use crate::{
 
 /// The most that an operation can be asked to queue in a second.
 pub const MAX_RATE: u32 = 10_000;
+/// How many operations a tenant may have that are not through: no tenant takes all the places.
+pub const MAX_OF_A_TENANT: usize = 8;
 /// The most webhooks, event types or kinds of failure that a selection can name.
 pub const MAX_NAMED: usize = 1_000;
 
@@ -186,9 +188,14 @@ impl Selection {
         Ok(())
     }
 
+    /// Whether events of this type are meant.
+    pub fn names_type(&self, event_type: &str) -> bool {
+        self.event_types.is_empty() || self.event_types.iter().any(|named| named == event_type)
+    }
+
     fn names(&self, one: &Candidate) -> bool {
         has(&self.webhook_ids, &one.webhook)
-            && has(&self.event_types, &one.event_type)
+            && self.names_type(&one.event_type)
             && has(&self.statuses, &one.status)
             && (self.failure_categories.is_empty()
                 || one.failure_category.is_some_and(|category| self.failure_categories.contains(&category)))

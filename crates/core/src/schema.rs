@@ -52,6 +52,14 @@ pub struct Misfit {
     pub message: String,
 }
 
+impl Misfit {
+    /// A refusal of the value at `field` that was checked.
+    pub fn of(self, field: &str) -> Invalid {
+        let rule = self.rule.map_or_else(String::new, |rule| format!(" (rule {rule} of the schema)"));
+        Invalid::new(format!("{field}{}", self.path), format!("{}{rule}", self.message))
+    }
+}
+
 impl Schema {
     /// Reads a schema, and says where and why if it cannot be used.
     pub fn parse(text: &str) -> Result<Self, Invalid> {

@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use redrive_core::{TenantId, event::Event, invalid::Invalid, schema::Schema};
+use redrive_core::{TenantId, event::Event, schema::Schema};
 use redrive_store::{Store, StoreError, VersionedType};
 
 use crate::{Inner, publish::PublishError};
@@ -102,14 +102,7 @@ impl Rule {
 
     fn check(&self, data: &[u8]) -> Result<(), PublishError> {
         let Some(schema) = self.schema() else { return Ok(()) };
-        schema
-            .check(data)
-            .map_err(|misfit| {
-                let rule =
-                    misfit.rule.map_or_else(String::new, |rule| format!(" (rule {rule} of the schema)"));
-                Invalid::new(format!("data{}", misfit.path), format!("{}{rule}", misfit.message))
-            })
-            .map_err(PublishError::Misfit)
+        schema.check(data).map_err(|misfit| PublishError::Misfit(misfit.of("data")))
     }
 }
 

@@ -1,5 +1,7 @@
 //! Delivering again, or no more, because a person said so.
 
+use std::sync::Arc;
+
 use redrive_core::{
     DeliveryId, EventId, TenantId, WebhookId,
     lane::{Lane, Priority},
@@ -8,7 +10,7 @@ use redrive_store::{
     Again, Cancelled, DeliveryFilter, NewRound, Next, PageRequest, Redriven, Replayed, StoreError, Versioned,
 };
 
-use crate::{Engine, clock, registry::Hook};
+use crate::{Engine, Inner, clock, registry::Hook};
 
 /// Which webhooks a replay goes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,8 +30,8 @@ pub enum ReplayError {
     /// There is no such webhook.
     #[error("there is no such webhook: {0}")]
     NoWebhook(WebhookId),
-    /// Nothing to do: the event went to no webhook.
-    #[error("the event was delivered to no webhook; name the webhooks to send it to")]
+    /// Nothing to do: the event went to no webhook, or to none that gets events now.
+    #[error("no webhook that the event went to gets events now; name the webhooks to send it to")]
     Nobody,
     /// One of them is still under way.
     #[error("delivery {0} of this event is still pending; retry or cancel it first")]
@@ -112,12 +114,15 @@ impl Engine {
         let mut rounds = Vec::with_capacity(webhooks.len());
         for webhook in webhooks {
             let hook = self.0.registry.find(&*self.0.store, webhook).await?;
-            rounds.push(NewRound {
-                id: DeliveryId::new(event.time(), &clock::randomness()),
-                webhook,
-                lane: lane(hook.as_deref()),
-                format: hook.map(|hook| hook.payload_format).unwrap_or_default(),
-            });
+            // For others a round would be called off at once.
+            if let Some(hook) = hook.filter(|hook| hook.state.gets_events()) {
+                rounds.push(NewRound {
+                    id: DeliveryId::new(event.time(), &clock::randomness()),
+                    webhook,
+                    lane: lane(Some(&hook)),
+                    format: hook.payload_format,
+                });
+            }
         }
         Ok(rounds)
     }
@@ -158,12 +163,19 @@ impl Engine {
         let cancelled = self.0.store.cancel(tenant, delivery, reason.clone(), now).await?;
         // Whatever came after it in its order may go now.
         self.0.alarm.ring();
-        if cancelled == Cancelled::Requested
-            && let Some(queued) = self.0.dispatch.cancel(webhook, delivery, reason.clone())
-        {
-            self.0.record_end(queued, Next::Cancelled { reason });
+        if cancelled == Cancelled::Requested {
+            self.0.call_off_here(webhook, delivery, reason);
         }
         Ok(cancelled)
+    }
+}
+
+impl Inner {
+    /// Calls a delivery off that a node has, should it be this one and have it queued only.
+    pub(crate) fn call_off_here(self: &Arc<Self>, webhook: WebhookId, delivery: DeliveryId, reason: String) {
+        if let Some(queued) = self.dispatch.cancel(webhook, delivery, reason.clone()) {
+            self.record_end(queued, Next::Cancelled { reason });
+        }
     }
 }
 

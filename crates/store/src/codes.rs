@@ -14,6 +14,11 @@ pub(crate) trait Code: Copy + std::fmt::Debug {
     fn of(code: i16) -> Option<Self>;
 }
 
+/// A way to die as one number: `reason * 100 + category`, as the statements of both stores have it.
+pub(crate) fn way((reason, category): (DeadReason, Option<FailureCategory>)) -> i32 {
+    i32::from(reason.code()) * 100 + i32::from(category.map_or(0, Code::code))
+}
+
 macro_rules! codes {
     ($($type:ty { $($variant:path = $code:literal),* $(,)? })*) => {$(
         impl Code for $type {

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use redrive_core::{
     OperationId, TenantId, Time,
-    operation::{OperationState, Turn},
+    operation::{MAX_OF_A_TENANT, OperationState, Turn},
 };
 use redrive_store::{Delivery, Operation, OperationOrder, PageRequest, StoreError, Tally};
 use tokio::sync::Notify;
@@ -21,8 +21,6 @@ use crate::{Engine, Inner, clock};
 const AT_ONCE: usize = 16;
 /// Those of which it only looks how their deliveries go, for days perhaps: others may not have to wait for that.
 const LOOKED_AFTER: usize = 1_000;
-/// How many a tenant may have that are not through: no tenant takes all the places.
-const OF_A_TENANT: usize = 8;
 /// How often is looked for operations that nobody carries on.
 const LOOK: Duration = Duration::from_secs(1);
 /// How long a dry run counts at the most.
@@ -85,7 +83,7 @@ impl Engine {
         let known = self.0.store.list_operations(tenant.clone(), page).await?;
         // What is to begin later takes no place until then.
         let waits = |one: &&Operation| one.state.is_under_way() && one.start_at <= now;
-        if known.iter().filter(waits).count() >= OF_A_TENANT {
+        if known.iter().filter(waits).count() >= MAX_OF_A_TENANT {
             return Ok(None);
         }
         let operation = Operation {

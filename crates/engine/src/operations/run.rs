@@ -4,9 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use redrive_core::{
     DeliveryId, OperationId, Time,
+    delivery::BY_REQUEST,
     operation::{OperationState, Pacer},
 };
-use redrive_store::{Epoch, Next, Operation, OperationStep, Stepped, StoreError};
+use redrive_store::{Epoch, Operation, OperationStep, Stepped, StoreError};
 
 use super::{LOOK, source::Source};
 use crate::Inner;
@@ -30,6 +31,13 @@ struct Settling {
     next: Time,
 }
 
+impl Settling {
+    /// A first pass, from this time on.
+    fn from(next: Time) -> Self {
+        Self { after: None, open: 0, wait: SETTLE, next }
+    }
+}
+
 impl Inner {
     pub(super) async fn run_operation(self: &Arc<Self>, operation: Operation) -> Result<(), StoreError> {
         let epoch = self.fleet.term().epoch;
@@ -37,7 +45,7 @@ impl Inner {
         let began = operation.began_at.unwrap_or_else(|| self.clock.now());
         let mut source = Source::new(tenant.clone(), order.clone(), began, operation.cursor);
         let mut pacer = None;
-        let mut settling = Settling { after: None, open: 0, wait: SETTLE, next: self.clock.now() };
+        let mut settling = Settling::from(self.clock.now());
         while !self.stop.is_cancelled() {
             let found = self.store.operation(tenant.clone(), id).await?;
             let Some(now) = found.filter(|found| found.held_by == Some(epoch)) else { return Ok(()) };
@@ -53,7 +61,7 @@ impl Inner {
             }
             if pacer.take().is_some() {
                 // From here on nothing is queued: what a pass does not find is not there.
-                settling = Settling { after: None, open: 0, wait: SETTLE, next: self.clock.now() };
+                settling = Settling::from(self.clock.now());
             }
             if self.look_after(id, epoch, &mut settling).await? {
                 return self.store.close_operation(id, epoch, self.clock.now()).await;
@@ -123,10 +131,7 @@ impl Inner {
                 pacer.went(done, now);
                 self.alarm.ring();
                 for (webhook, delivery) in to_call_off {
-                    let reason = "cancelled by request".to_owned();
-                    if let Some(queued) = self.dispatch.cancel(webhook, delivery, reason.clone()) {
-                        self.record_end(queued, Next::Cancelled { reason });
-                    }
+                    self.call_off_here(webhook, delivery, BY_REQUEST.to_owned());
                 }
             }
         }

@@ -1,9 +1,10 @@
 //! What an operation works on: looked through in slices from the oldest on, a few at a time in memory.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use redrive_core::{
     DeliveryId, TenantId, Time,
+    delivery::BY_REQUEST,
     filter::Payload,
     operation::{Among, Candidate, OperationKind, takes_on},
 };
@@ -160,8 +161,8 @@ impl Source {
         }
         let Some(hook) = self.hook(inner).await? else { return Ok(()) };
         for head in heads {
-            let named = selection.event_types.is_empty() || selection.event_types.contains(&head.event_type);
-            let subscribed = named && hook.wants(&head.event_type, head.subject.as_deref());
+            let subscribed = selection.names_type(&head.event_type)
+                && hook.wants(&head.event_type, head.subject.as_deref());
             if subscribed && self.passes_filter(inner, &hook, &head).await? {
                 self.found.push_back((WalkCursor { event: head.id, delivery: None }, Item::Event(head)));
             }
@@ -179,7 +180,7 @@ impl Source {
     }
 
     /// The webhook that past events are sent to, unless it gets none.
-    async fn hook(&self, inner: &Inner) -> Result<Option<std::sync::Arc<Hook>>, StoreError> {
+    async fn hook(&self, inner: &Inner) -> Result<Option<Arc<Hook>>, StoreError> {
         let Some(webhook) = self.order.selection.webhook_ids.first() else { return Ok(None) };
         let hook = inner.registry.find(&*inner.store, *webhook).await?;
         Ok(hook.filter(|hook| hook.state.gets_events()))
@@ -203,7 +204,7 @@ impl Source {
             Item::Delivery(id, candidate) => (id, candidate),
         };
         match order.kind {
-            OperationKind::Cancel => Ok(Some(Task::Cancel(id, "cancelled by request".into()))),
+            OperationKind::Cancel => Ok(Some(Task::Cancel(id, BY_REQUEST.into()))),
             OperationKind::Purge => Ok(Some(Task::Purge(id))),
             OperationKind::Retry | OperationKind::Backfill => {
                 let hook = inner.registry.find(&*inner.store, candidate.webhook).await?;

@@ -304,9 +304,7 @@ impl<T: DeserializeOwned + Default> FromRequest<AppState> for OptionalJson<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
-        let empty = request.headers().get(header::CONTENT_LENGTH).is_none_or(|length| length == "0")
-            && !request.headers().contains_key(header::TRANSFER_ENCODING);
-        if empty {
+        if !has_body(request.headers()) {
             return Ok(Self(T::default()));
         }
         let Single(raw) = Single::from_request(request, app).await?;
@@ -317,6 +315,12 @@ impl<T: DeserializeOwned + Default> FromRequest<AppState> for OptionalJson<T> {
     }
 }
 
+/// Whether a body comes with these headers.
+fn has_body(headers: &HeaderMap) -> bool {
+    headers.get(header::CONTENT_LENGTH).is_some_and(|length| length != "0")
+        || headers.contains_key(header::TRANSFER_ENCODING)
+}
+
 /// No body. Whoever sends one means something by it, which must not be passed over.
 pub(super) struct NoBody;
 
@@ -324,11 +328,9 @@ impl FromRequest<AppState> for NoBody {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _: &AppState) -> Result<Self, Problem> {
-        let empty = request.headers().get(header::CONTENT_LENGTH).is_none_or(|length| length == "0")
-            && !request.headers().contains_key(header::TRANSFER_ENCODING);
-        match empty {
-            true => Ok(Self),
-            false => Err(Problem::new(
+        match has_body(request.headers()) {
+            false => Ok(Self),
+            true => Err(Problem::new(
                 StatusCode::BAD_REQUEST,
                 "invalid_body",
                 "a body is not taken here; write what it is about into the query, such as ?webhook_id=…",
@@ -339,6 +341,12 @@ impl FromRequest<AppState> for NoBody {
 
 /// Reads a JSON object, and says where and why if it cannot be used.
 pub(super) fn json<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
+    // A list of values in the right order would pass for an object.
+    let is_object = body.trim_ascii_start().starts_with(b"{");
+    if !is_object && serde_json::from_slice::<IgnoredAny>(body).is_ok() {
+        let what = "the body must be a JSON object; the API documentation shows its fields";
+        return Err(Problem::new(StatusCode::BAD_REQUEST, "invalid_body", what));
+    }
     // Where the fault is costs time to keep track of, so it is only done when there is one.
     let value = serde_json::from_slice(body).map_err(|error| {
         let (error, path) = fault::<T>(body).unwrap_or((error, ".".into()));
@@ -350,10 +358,6 @@ pub(super) fn json<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T, P
             false => bad_json(&error, &path),
         }
     })?;
-    // A list of values in the right order would pass for an object.
-    if !body.trim_ascii_start().starts_with(b"{") {
-        return Err(Problem::new(StatusCode::BAD_REQUEST, "invalid_body", "the body must be a JSON object"));
-    }
     Ok(value)
 }
 
@@ -387,7 +391,22 @@ fn bad_json(error: &serde_json::Error, path: &str) -> Problem {
         Some((said, rest)) if field.starts_with(said) => rest,
         _ => message,
     };
-    Invalid::new(field, message).into()
+    Invalid::new(field, plainly(message)).into()
+}
+
+/// What the reader of JSON says, in words for those who write it.
+fn plainly(message: &str) -> String {
+    let Some((said, wanted)) = message.rsplit_once(", expected ") else { return message.to_owned() };
+    let wanted = match wanted {
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, 0 or more",
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
+        "f32" | "f64" => "a number",
+        "a sequence" => "a list, such as [\"…\"]",
+        "a map" => "an object",
+        wanted if wanted.starts_with("struct ") => "an object",
+        wanted => wanted,
+    };
+    format!("{said}, expected {wanted}")
 }
 
 async fn read_body(request: Request, most: usize, app: &App) -> Result<Raw, Problem> {

@@ -1,6 +1,6 @@
 //! Deliveries: what became of them, why they wait, retrying and cancelling.
 
-use redrive_core::{DeliveryId, DeliveryStatus, TenantId, lane::Priority};
+use redrive_core::{DeliveryId, DeliveryStatus, TenantId, delivery::BY_REQUEST, lane::Priority};
 use redrive_engine::Waiting;
 use redrive_store::{
     Cancelled, Delivery, DeliveryCursor, DeliveryFilter, Listed, PageRequest, Redriven, StatusFilter,
@@ -127,7 +127,7 @@ impl App {
         let owner = tenant.clone();
         let deed = Deed { action: "delivery.cancel", tenant: Some(&owner), object: Some(id.to_string()) };
         self.audited(by, deed, async {
-            let reason = "cancelled by request".to_owned();
+            let reason = BY_REQUEST.to_owned();
             match self.engine.cancel(tenant, id, seen.delivery.webhook, reason).await? {
                 Cancelled::Done | Cancelled::Requested => Ok(((), Traces::default())),
                 Cancelled::Over(status) => {

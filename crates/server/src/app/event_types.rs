@@ -1,9 +1,6 @@
 //! The catalogue of event types: registering, changing, forgetting, showing.
 
-use redrive_core::{
-    Invalid, TenantId, event_type,
-    schema::{self, Schema},
-};
+use redrive_core::{Invalid, TenantId, event_type, schema::Schema};
 use redrive_store::{Changed, EventType, PageRequest, Registered, VersionedType};
 use serde_json::{Value, json};
 
@@ -150,9 +147,11 @@ fn check(event_type: &EventType) -> Result<(), AppError> {
     let Some(text) = &event_type.schema else { return Ok(()) };
     let schema = Schema::parse(text)?;
     let Some(example) = &event_type.example else { return Ok(()) };
-    schema.check(example.as_bytes()).map_err(|schema::Misfit { path, rule, message }| {
-        let rule = rule.map_or_else(String::new, |rule| format!(" (rule {rule} of the schema)"));
-        Invalid::new(format!("example{path}"), format!("does not fit the schema: {message}{rule}")).into()
+    schema.check(example.as_bytes()).map_err(|misfit| {
+        let Invalid { field, message } = misfit.of("example");
+        let message =
+            format!("does not fit the schema: {message}; change both together, or send null for it");
+        Invalid::new(field, message).into()
     })
 }
 

@@ -93,7 +93,10 @@ impl App {
         let found = self.store().webhook(tenant.clone(), id).await?;
         let what = match &found {
             Some(found) if found.webhook.state.gets_events() => return Ok(()),
-            Some(found) => format!("is {}; enable it first", found.webhook.state.name()),
+            Some(found) => {
+                let state = &found.webhook.state;
+                format!("is {}; {}", state.name(), to_do(state).unwrap_or("enable it first"))
+            }
             None => "was deleted; replay the event to another one".to_owned(),
         };
         Err(AppError::conflict("webhook_not_active", format!("the webhook {what}")))
@@ -252,14 +255,8 @@ impl App {
         data: Bytes,
     ) -> Result<Receipt, AppError> {
         let webhook = self.webhook(tenant.clone(), id).await?;
-        let todo = match webhook.state {
-            WebhookState::Active => None,
-            // A test that waits tells nothing about the endpoint.
-            WebhookState::Paused => Some("resume it first"),
-            WebhookState::PendingVerification(_) => Some("its endpoint has to echo the challenge first"),
-            WebhookState::Disabled(_) | WebhookState::Deleted => Some("enable it first"),
-        };
-        if let Some(todo) = todo {
+        // A test that waits tells nothing about the endpoint.
+        if let Some(todo) = to_do(&webhook.state) {
             let state = webhook.state.name();
             return Err(AppError::conflict("webhook_not_active", format!("the webhook is {state}; {todo}")));
         }
@@ -339,5 +336,15 @@ fn must_not_be_over(expires_at: Option<Time>, now: Time) -> Result<(), AppError>
             ),
         )),
         _ => Ok(()),
+    }
+}
+
+/// What has to be done before a webhook is sent anything at once; none if nothing.
+fn to_do(state: &WebhookState) -> Option<&'static str> {
+    match state {
+        WebhookState::Active => None,
+        WebhookState::Paused => Some("resume it first"),
+        WebhookState::PendingVerification(_) => Some("its endpoint has to echo the challenge first"),
+        WebhookState::Disabled(_) | WebhookState::Deleted => Some("enable it first"),
     }
 }

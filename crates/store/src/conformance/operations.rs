@@ -317,7 +317,8 @@ pub async fn walks_come_upon_everything_once_from_the_oldest_on(bench: &Arc<Benc
         (Walk { among: Among::Pending, webhook: Some(a), ..any.clone() }, of(|time| time >= at(4), Some(a))),
         (Walk { among: Among::Pending, webhook: Some(b), ..any.clone() }, of(|_| true, Some(b))),
     ];
-    for (which, expected) in cases {
+    let by_one = cases.clone().map(|(which, expected)| (Walk { limit: 1, ..which }, expected));
+    for (which, expected) in cases.into_iter().chain(by_one) {
         let found = walk(bench, &bench.tenant, &which).await;
         assert!(found.is_sorted_by_key(DeliveryId::time), "oldest first: {which:?}");
         assert_eq!(found.len(), expected.len(), "{which:?}");

@@ -12,7 +12,6 @@ use super::{
 };
 use crate::{
     Delivery, DeliveryCursor, DeliveryFilter, EventFilter, Listed, PageRequest, StatusFilter, StoredEvent,
-    codes::Code,
     lead::{Lead, Range, Walk, behind},
 };
 
@@ -232,9 +231,6 @@ impl Asked {
             _ => None,
         };
         let codes = filter.status_code.map(crate::CodeFilter::range);
-        let way = |(reason, kind): (DeadReason, Option<FailureCategory>)| {
-            i32::from(reason.code()) * 100 + i32::from(kind.map_or(0, Code::code))
-        };
         Self {
             webhooks: some(&filter.webhooks, |id| Col(*id)),
             types: possible(&filter.event_types),
@@ -244,7 +240,7 @@ impl Asked {
             leased: filter.status == Some(StatusFilter::Is(DeliveryStatus::InFlight)),
             failed: filter.status == Some(StatusFilter::Failed),
             reasons: some(&filter.dead_reasons, |reason| Col(*reason)),
-            ways: filter.recoverable_ways().map(|ways| ways.into_iter().map(way).collect()),
+            ways: filter.recoverable_ways().map(|ways| ways.into_iter().map(crate::codes::way).collect()),
             key: filter.idempotency_key.clone(),
             key_id: filter.idempotency_key.as_ref().and_then(|key| key.parse().ok()).map(Col),
             subject: filter.subject.clone(),
@@ -434,6 +430,7 @@ pub(super) fn planned() -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codes::Code;
 
     #[test]
     fn numbers_in_statements_mean_what_they_should() {

@@ -56,7 +56,7 @@ const OF_WEBHOOK: &str = seen!(
 /// millisecond, and so of the same month.
 const OF_EVENTS: &str = seen!(
     "d.id, e.id FROM (SELECT * FROM events e WHERE e.tenant = $1 AND e.id >= $2 AND e.id < $3
-         ORDER BY e.id LIMIT $5) e
+         ORDER BY e.id LIMIT $5 + 1) e
      LEFT JOIN LATERAL (
          SELECT * FROM deliveries d WHERE d.event = e.id
              AND d.id >= (left(e.id::text, 13) || '-0000-0000-000000000000')::uuid
@@ -127,8 +127,8 @@ fn of_events(rows: &[Row], walk: &Walk, most: usize) -> Result<Walked, Failure> 
             walked.found.push((WalkCursor { event, delivery }, candidate(row)?));
         }
     }
-    // The event that was begun with may have been through: then it is not among the rows.
-    walked.next = last.filter(|_| rows.len() == most || events + 1 >= walk.limit).map(|(event, delivery)| {
+    // The one to begin with may be through, and is not among the rows then: there was room for one more.
+    walked.next = last.filter(|_| rows.len() == most || events >= walk.limit).map(|(event, delivery)| {
         let all = DeliveryId::from_bytes([0xff; 16]);
         WalkCursor { event, delivery: Some(delivery.filter(|_| rows.len() == most).unwrap_or(all)) }
     });

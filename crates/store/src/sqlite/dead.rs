@@ -7,7 +7,7 @@ use rusqlite::{Connection, Row, ToSql, Transaction};
 
 use super::{
     convert::{Col, get},
-    listing::{Sql, way_code},
+    listing::Sql,
 };
 use crate::{
     DeadCount, DeadGroup, DeliveryFilter, Ended, EndedSlot,
@@ -38,7 +38,7 @@ pub(super) fn count(
     sql.and_any("category", filter.failure_categories.iter().copied().map(Col));
     sql.and_any("reason", filter.dead_reasons.iter().copied().map(Col));
     if let Some(ways) = filter.recoverable_ways() {
-        sql.and_any("reason * 100 + coalesce(category, 0)", ways.into_iter().map(way_code));
+        sql.and_any("reason * 100 + coalesce(category, 0)", ways.into_iter().map(crate::codes::way));
     }
     let (bounds, tenant, most) = (bounds.map(Col), tenant.as_str(), most as i64);
     let mut values: Vec<&dyn ToSql> = vec![&bounds[0], &bounds[1], &tenant, &low, &high, &most];

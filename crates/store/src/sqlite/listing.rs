@@ -10,7 +10,6 @@ use super::{
 };
 use crate::{
     Delivery, DeliveryCursor, DeliveryFilter, EventFilter, Listed, PageRequest, StatusFilter, StoredEvent,
-    codes::Code,
     lead::{Lead, Range, Walk, behind},
 };
 
@@ -214,16 +213,12 @@ fn ask_delivery(sql: &mut Sql, filter: &DeliveryFilter) {
     }
     sql.and_any("d.dead_reason", filter.dead_reasons.iter().copied().map(Col));
     if let Some(ways) = filter.recoverable_ways() {
-        sql.and_any("d.dead_reason * 100 + coalesce(d.failure_category, 0)", ways.into_iter().map(way_code));
+        sql.and_any(
+            "d.dead_reason * 100 + coalesce(d.failure_category, 0)",
+            ways.into_iter().map(crate::codes::way),
+        );
     }
     ask_event(sql, filter.idempotency_key.as_ref(), filter.subject.as_ref(), &filter.event_types);
-}
-
-/// A way to die as one number.
-pub(super) fn way_code(
-    (reason, kind): (redrive_core::DeadReason, Option<redrive_core::FailureCategory>),
-) -> i64 {
-    i64::from(reason.code()) * 100 + i64::from(kind.map_or(0, Code::code))
 }
 
 /// The webhooks that are named and are the tenant's, as their newest deliveries tell. Others would be walked

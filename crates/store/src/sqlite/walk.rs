@@ -46,7 +46,7 @@ pub(super) fn statement(walk: &Walk) -> String {
         (Among::Deliveries | Among::Events, None) => format!(
             "SELECT {SEEN}, d.id, e.id FROM (
                  SELECT id, tenant, event_type FROM events WHERE tenant = ?1 AND id >= ?2 AND id < ?3
-                 ORDER BY id LIMIT ?5) e
+                 ORDER BY id LIMIT ?5 + 1) e
              LEFT JOIN deliveries d ON d.event = e.id
              WHERE (e.id > ?2 OR d.id > ?4 OR d.id IS NULL) AND ?6 IS NULL
              ORDER BY e.id, d.id LIMIT ?5 * {FAN_OUT}"
@@ -112,8 +112,8 @@ fn of_events(rows: &mut Rows<'_>, walk: &Walk) -> rusqlite::Result<Walked> {
         }
     }
     let is_full = seen == walk.limit * FAN_OUT;
-    // The event that was begun with may have been through: then it is not among the rows.
-    walked.next = last.filter(|_| is_full || events + 1 >= walk.limit).map(|(event, delivery)| {
+    // The one to begin with may be through, and is not among the rows then: there was room for one more.
+    walked.next = last.filter(|_| is_full || events >= walk.limit).map(|(event, delivery)| {
         let all = DeliveryId::from_bytes([0xff; 16]);
         WalkCursor { event, delivery: Some(delivery.filter(|_| is_full).unwrap_or(all)) }
     });
