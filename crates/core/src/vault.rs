@@ -144,14 +144,22 @@ impl Vault {
 
     /// Seals something of a webhook.
     pub fn seal(&self, tenant: &TenantId, webhook: WebhookId, contents: &[u8]) -> Vec<u8> {
-        let place = place(tenant, webhook);
+        self.seal_at(&place(tenant, webhook), contents)
+    }
+
+    /// Seals something that serves this purpose alone, and opens for no other.
+    pub fn seal_for(&self, purpose: &'static str, contents: &[u8]) -> Vec<u8> {
+        self.seal_at(purpose.as_bytes(), contents)
+    }
+
+    fn seal_at(&self, place: &[u8], contents: &[u8]) -> Vec<u8> {
         let own = MasterKey(Zeroizing::new((self.0.random)()));
         let mut sealed = Vec::with_capacity(AT_CONTENTS + contents.len() + TAG);
         sealed.push(VERSION);
-        self.wrap(&own, &place, &mut sealed);
+        self.wrap(&own, place, &mut sealed);
         let nonce = self.nonce();
         sealed.extend_from_slice(&nonce);
-        sealed.extend(encrypt(&own, &nonce, contents, &place));
+        sealed.extend(encrypt(&own, &nonce, contents, place));
         sealed
     }
 
@@ -162,9 +170,17 @@ impl Vault {
         webhook: WebhookId,
         sealed: &[u8],
     ) -> Result<Zeroizing<Vec<u8>>, Closed> {
-        let place = place(tenant, webhook);
-        let own = self.unwrap(sealed, &place)?;
-        decrypt(&own, &sealed[AT_NONCE..AT_CONTENTS], &sealed[AT_CONTENTS..], &place)
+        self.open_at(&place(tenant, webhook), sealed)
+    }
+
+    /// Opens what was sealed for this purpose.
+    pub fn open_for(&self, purpose: &'static str, sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>, Closed> {
+        self.open_at(purpose.as_bytes(), sealed)
+    }
+
+    fn open_at(&self, place: &[u8], sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>, Closed> {
+        let own = self.unwrap(sealed, place)?;
+        decrypt(&own, &sealed[AT_NONCE..AT_CONTENTS], &sealed[AT_CONTENTS..], place)
     }
 
     /// Seals the key of something sealed with the current master key. None: it is already.

@@ -37,7 +37,7 @@ async fn bodies_that_are_no_json_of_ours() {
     );
     let trailing = r#"{"event_type":"a.b","data":1} x"#;
     refused(&post_raw(&api, "/v1/events", trailing).await, 400, "invalid_json", "trailing");
-    refused(&post_raw(&api, "/v1/events", "[]").await, 400, "invalid_body", "invalid");
+    refused(&post_raw(&api, "/v1/events", "[]").await, 400, "invalid_body", "must be a JSON object");
     let list = r#"["a.b", 1]"#;
     refused(&post_raw(&api, "/v1/events", list).await, 400, "invalid_body", "must be a JSON object");
     let pattern = r#"{"url":"http://127.0.0.1:2/","events":["*.a"]}"#;
@@ -281,7 +281,11 @@ async fn circuits_that_cannot_be_changed_like_that() {
         (json!({"action": "force_open", "duration_seconds": 0}), "duration_seconds", "1 to 2592000"),
         (json!({"action": "force_open", "duration_seconds": -5}), "duration_seconds", "1 to 2592000"),
         (json!({"action": "force_close", "duration_seconds": 2_592_001}), "duration_seconds", "1 to 2592000"),
-        (json!({"action": "force_close", "duration_seconds": "1h"}), "duration_seconds", "expected i64"),
+        (
+            json!({"action": "force_close", "duration_seconds": "1h"}),
+            "duration_seconds",
+            "expected a whole number",
+        ),
         (json!({"action": "force_open", "for": 60}), "for", "unknown field"),
     ] {
         let answer = api.patch(&path, &body).await;
@@ -438,7 +442,7 @@ async fn a_list_is_no_object_and_null_is_no_body() {
     }
     let tenant = json!({"id": "acme", "rate_limit": [60, 1]});
     refused(&api.post("/v1/tenants", &tenant).await, 400, "invalid_field", "an object");
-    refused(&api.post("/v1/webhooks", Value::Null).await, 400, "invalid_body", "null");
+    refused(&api.post("/v1/webhooks", Value::Null).await, 400, "invalid_body", "must be a JSON object");
 
     // Where a body may be left out, null leaves it out.
     let id = api.post("/v1/webhooks", &webhook).await.expect(201)["id"].clone();

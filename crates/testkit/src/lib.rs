@@ -8,7 +8,8 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
 pub mod api;
-pub mod canary;
+pub mod browser;
+mod canary;
 pub mod dns;
 pub mod hostile;
 pub mod postgres;
@@ -17,6 +18,7 @@ pub mod python;
 pub mod receiver;
 pub mod redrive;
 mod server;
+mod sse;
 mod watched;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -24,6 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use redrive_core::vault::{MasterKey, Vault};
 
 pub use api::{Answer, Api};
+pub use browser::{Browser, FORM};
 pub use canary::Canary;
 pub use dns::{Dns, Say};
 pub use hostile::{Hostile, Hostility};
@@ -32,6 +35,7 @@ pub use proxy::Proxy;
 pub use python::python_with;
 pub use receiver::{Arrival, Gate, Receiver, Reply};
 pub use redrive::{Redrive, Setup, binary};
+pub use sse::{Events, sse};
 
 /// How long a test waits for something before it fails.
 pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);

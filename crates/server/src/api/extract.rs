@@ -19,8 +19,8 @@ use serde::{
 
 use super::{AppState, problem::Problem};
 use crate::{
-    app::{Actor, App, AppError, Caller, Scope},
-    http::ClientAddr,
+    app::{Actor, App, AppError, Caller, Scope, session::is_token_of},
+    http::{ClientAddr, cookie},
 };
 
 /// The largest body of anything but a batch, beside the payload itself.
@@ -92,13 +92,21 @@ impl<N: Needs> FromRequestParts<AppState> for May<N> {
 }
 
 /// Where a request came from.
-pub(super) fn client_address(extensions: &Extensions) -> Option<IpAddr> {
+pub(crate) fn client_address(extensions: &Extensions) -> Option<IpAddr> {
     extensions.get::<ClientAddr>().map(|client| client.0)
 }
 
+/// What a page of the dashboard sends with every call.
+pub(crate) const TOKEN: &str = "x-redrive-token";
+
 /// Whoever holds the key in these headers, if it may be used from there.
 pub(super) fn caller(headers: &HeaderMap, from: Option<IpAddr>, app: &App) -> Option<Arc<Caller>> {
-    let (scheme, key) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    let Some(authorization) = headers.get(header::AUTHORIZATION) else {
+        // Browsers send a cookie whoever has them call. Only pages of ours know the token that belongs to it.
+        let (cookie, token) = (cookie::session(headers)?, headers.get(TOKEN)?.to_str().ok()?);
+        return is_token_of(token, cookie).then(|| app.in_session(cookie, from))?;
+    };
+    let (scheme, key) = authorization.to_str().ok()?.split_once(' ')?;
     if !scheme.eq_ignore_ascii_case("bearer") {
         return None;
     }
@@ -228,7 +236,7 @@ fn merged(query: &str) -> Option<String> {
 }
 
 /// The query string; unknown parameters are refused by the types themselves.
-pub(super) struct Query<T>(pub T);
+pub(crate) struct Query<T>(pub(crate) T);
 
 impl<T: DeserializeOwned> FromRequestParts<AppState> for Query<T> {
     type Rejection = Problem;

@@ -27,7 +27,11 @@ use utoipa::{
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_swagger_ui::SwaggerUi;
 
-pub(crate) use self::problem::{Problem, name_request};
+pub(crate) use self::{
+    deliveries::{DeliveryQuery, cursor_of},
+    extract::{Query, client_address},
+    problem::{Problem, name_request},
+};
 use crate::app::App;
 
 /// What every handler has at hand.

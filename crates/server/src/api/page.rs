@@ -15,30 +15,30 @@ const MAX_OFFSET: u32 = 10_000;
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct Paging {
+pub(crate) struct Paging {
     /// The `next_cursor` of the page before.
-    pub(super) cursor: Option<String>,
+    pub(crate) cursor: Option<String>,
     /// How many to give: 1 to 500, 50 if left out.
     #[param(minimum = 1, maximum = 500)]
-    pub(super) limit: Option<u32>,
+    pub(crate) limit: Option<u32>,
     /// How many to leave out first, up to 10,000; a cursor is better.
     #[param(maximum = 10000)]
-    pub(super) offset: Option<u32>,
+    pub(crate) offset: Option<u32>,
     /// The tenant to act for; admin keys only.
-    pub(super) tenant_id: Option<String>,
+    pub(crate) tenant_id: Option<String>,
 }
 
 /// A page of a listing.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub(super) struct Page<T> {
+pub(crate) struct Page<T> {
     /// What was asked for, newest first. There may be fewer than `limit`, or none, and more to come.
-    pub(super) data: Vec<T>,
+    pub(crate) data: Vec<T>,
     /// Give this as `cursor` to go on; null at the end, and only there.
-    pub(super) next_cursor: Option<String>,
+    pub(crate) next_cursor: Option<String>,
 }
 
 /// Something that a listing can go on after.
-pub(super) trait Cursor: Sized {
+pub(crate) trait Cursor: Sized {
     /// As text.
     fn write(&self) -> String;
     /// From text.
@@ -93,8 +93,13 @@ impl Cursor for DeliveryCursor {
 }
 
 impl Paging {
+    /// The same with another limit, unless one was asked for.
+    pub(crate) fn or_limit(self, limit: u32) -> Self {
+        Self { limit: self.limit.or(Some(limit)), ..self }
+    }
+
     /// What to ask the store for: one more than shown, to know whether there is more.
-    pub(super) fn request<C: Cursor>(&self) -> Result<PageRequest<C>, Problem> {
+    pub(crate) fn request<C: Cursor>(&self) -> Result<PageRequest<C>, Problem> {
         let after = match &self.cursor {
             None => None,
             Some(text) => Some(C::read(text).ok_or_else(|| {
@@ -124,7 +129,7 @@ impl Paging {
     }
 
     /// Puts a page together from all that the store has, or one more than shown.
-    pub(super) fn page<R, C: Cursor, T>(
+    pub(crate) fn page<R, C: Cursor, T>(
         &self,
         rows: Vec<R>,
         cursor: impl Fn(&R) -> C,
@@ -134,7 +139,7 @@ impl Paging {
     }
 
     /// Puts a page together from what a listing gave, which may have stopped early.
-    pub(super) fn page_of<R, C: Cursor, T>(
+    pub(crate) fn page_of<R, C: Cursor, T>(
         &self,
         listed: Listed<R, C>,
         cursor: impl Fn(&R) -> C,

@@ -159,6 +159,12 @@ impl Keys {
         Some(live.caller.clone())
     }
 
+    /// Whether this key may still be used from somewhere.
+    pub fn is_live(&self, id: KeyId, now: Time) -> bool {
+        let live = self.live.read();
+        live.values().any(|live| live.caller.key == Some(id) && live.expires_at.is_none_or(|end| now < end))
+    }
+
     /// Whether this is a session that is known here.
     pub fn is_session(&self, id: KeyId) -> bool {
         self.live.read().values().any(|live| live.session && live.caller.key == Some(id))

@@ -20,6 +20,7 @@ pub mod operations;
 pub mod portal;
 pub mod quota;
 pub mod secrets;
+pub mod session;
 pub mod tenants;
 pub mod throttle;
 pub mod webhooks;
@@ -44,7 +45,7 @@ pub use error::AppError;
 pub use keys::{Keys, NewKey};
 pub use throttle::Throttle;
 
-use self::{export::Exports, quota::Quotas};
+use self::{export::Exports, quota::Quotas, session::Sessions};
 
 /// What the use cases need to know of the settings.
 #[derive(Clone, Debug)]
@@ -71,6 +72,7 @@ pub struct Rules {
 pub struct App {
     engine: Engine,
     keys: Keys,
+    sessions: Sessions,
     rules: Rules,
     /// Which URLs webhooks may have, as of now.
     urls: RwLock<UrlRules>,
@@ -95,10 +97,11 @@ const PING_PATIENCE: Duration = Duration::from_secs(3);
 
 impl App {
     /// Puts the application together.
-    pub fn new(engine: Engine, keys: Keys, rules: Rules, metrics: Metrics) -> Arc<Self> {
+    pub fn new(engine: Engine, keys: Keys, sessions: Sessions, rules: Rules, metrics: Metrics) -> Arc<Self> {
         Arc::new(Self {
             engine,
             keys,
+            sessions,
             throttle: rules.api_rate.map(Throttle::new),
             quotas: Quotas::default(),
             exports: Exports::default(),

@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
+use axum::Router;
 use prometheus_client::registry::Registry;
 use redrive_egress::Client;
 use redrive_engine::{
@@ -21,9 +22,10 @@ use super::{
 };
 use crate::{
     api,
-    app::{App, Keys, Rules, keys},
+    app::{App, Keys, Rules, keys, session::Sessions},
     archive::Archive,
     config::{Backend, Config, Profile},
+    dashboard,
     files::write_private,
     http::{self, Reload, Surface, Tls},
     store, telemetry, vault,
@@ -62,7 +64,7 @@ async fn serve(config: Config, profile: Profile, reread: Reread) -> Result<(), C
     let listener = listen(config.server.listen).await?;
     let address = listener.local_addr().map_err(|error| CliError::said(error.to_string()))?;
     let egress = way_out(&config, address)?;
-    let app = assemble(&config, store, keys, egress.clone()).await?;
+    let app = assemble(&config, store, keys, Sessions::new(vault), egress.clone()).await?;
     // On a laptop the signal keeps its usual meaning: the terminal is gone.
     if profile == Profile::Serve {
         reload::on_hangup(reread, app.clone(), egress)?;
@@ -74,7 +76,7 @@ async fn serve(config: Config, profile: Profile, reread: Reread) -> Result<(), C
     announce(&config, profile, &backend, address, admin_key.as_ref());
     let stop = stop_on_signal()?;
     let patience = config.server.drain_deadline.get();
-    let surface = Surface::new(api::router(app.clone()), &config.server, tls);
+    let surface = Surface::new(routes(&app), &config.server, tls);
     let server = http::serve(listener, surface, stop.clone(), patience);
     if let Some(archive) = archive {
         tokio::spawn(archive.keep(app.engine().clone(), stop.clone()));
@@ -92,6 +94,14 @@ async fn serve(config: Config, profile: Profile, reread: Reread) -> Result<(), C
     tokio::join!(server, drain);
     app.engine().stop().await;
     Ok(())
+}
+
+/// The API and, where there is one, the dashboard.
+fn routes(app: &Arc<App>) -> Router {
+    match app.rules().role.serves_api() {
+        true => dashboard::router(app.clone()).merge(api::router(app.clone())),
+        false => api::router(app.clone()),
+    }
 }
 
 /// Keeps up with a certificate that is renewed.
@@ -120,6 +130,7 @@ async fn assemble(
     config: &Config,
     store: Arc<dyn Store>,
     keys: Keys,
+    sessions: Sessions,
     egress: Client,
 ) -> Result<Arc<App>, CliError> {
     let mut metrics = Registry::default();
@@ -137,7 +148,7 @@ async fn assemble(
         pools: if config.role.sends() { config.pools.clone() } else { Vec::new() },
         retry: config.retry_policy()?,
     };
-    Ok(App::new(engine, keys, rules, metrics))
+    Ok(App::new(engine, keys, sessions, rules, metrics))
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, CliError> {

@@ -17,7 +17,12 @@ use hyper::body::Incoming;
 use tower_service::Service;
 use tracing::Instrument;
 
-use super::{ClientAddr, Surface, cors::Cors, headers, request_id::RequestId};
+use super::{
+    ClientAddr, Surface,
+    cors::Cors,
+    headers::{self, Shown},
+    request_id::RequestId,
+};
 use crate::api::{self, Problem};
 
 impl Surface {
@@ -45,7 +50,7 @@ impl Surface {
                 api::name_request(&mut answer, id.as_str());
             }
         }
-        headers::finish(answer.headers_mut(), &id, headers::is_docs(uri.path()), self.tls.is_some());
+        headers::finish(answer.headers_mut(), &id, Shown::at(uri.path()), self.tls.is_some());
         self.cors.finish(answer.headers_mut(), origin);
         answer
     }

@@ -20,14 +20,48 @@ const DOCS: HeaderValue = HeaderValue::from_static(
 /// Its files are the same until the next version of Redrive.
 const DOCS_CACHING: HeaderValue = HeaderValue::from_static("max-age=600");
 
+/// The dashboard: its own scripts and styles, none of them in the page, and the API. Forms stay here.
+const DASHBOARD: HeaderValue = HeaderValue::from_static(
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
+     base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+);
+
+/// What an answer is for, as far as browsers have to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shown {
+    /// For programs.
+    Nothing,
+    /// The page that shows the API's description.
+    Docs,
+    /// A page of the dashboard.
+    Dashboard,
+}
+
+impl Shown {
+    /// What is shown at a path.
+    pub(super) fn at(path: &str) -> Self {
+        let below =
+            |root: &str| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        match () {
+            () if below("/docs") => Self::Docs,
+            () if path == "/" || below("/dashboard") || below("/portal") => Self::Dashboard,
+            () => Self::Nothing,
+        }
+    }
+}
+
 /// Puts on an answer what all of them carry.
-pub(super) fn finish(headers: &mut HeaderMap, id: &RequestId, docs: bool, tls: bool) {
+pub(super) fn finish(headers: &mut HeaderMap, id: &RequestId, shown: Shown, tls: bool) {
     headers.reserve(8);
     headers.insert(X_REQUEST_ID, id.header());
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, NOSNIFF);
     headers.insert(header::REFERRER_POLICY, NO_REFERRER);
     headers.insert(header::X_FRAME_OPTIONS, DENY);
-    let (policy, caching) = if docs { (DOCS, DOCS_CACHING) } else { (NOTHING_AT_ALL, NO_STORE) };
+    let (policy, caching) = match shown {
+        Shown::Nothing => (NOTHING_AT_ALL, NO_STORE),
+        Shown::Docs => (DOCS, DOCS_CACHING),
+        Shown::Dashboard => (DASHBOARD, NO_STORE),
+    };
     headers.insert(header::CONTENT_SECURITY_POLICY, policy);
     headers.entry(header::CACHE_CONTROL).or_insert(caching);
     if tls {
@@ -42,8 +76,3 @@ pub(super) const EXPOSED: HeaderValue = HeaderValue::from_static(
 /// Headers that a page in a browser may send.
 pub(super) const SENT: HeaderValue =
     HeaderValue::from_static("authorization, content-type, idempotency-key, x-request-id");
-
-/// Whether a path belongs to the page that shows the API's description.
-pub(super) fn is_docs(path: &str) -> bool {
-    path.strip_prefix("/docs").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}

@@ -1,6 +1,7 @@
 //! The HTTP server: accepts connections, bounded in number and patience, and finishes what it has begun.
 
 mod client;
+pub(crate) mod cookie;
 mod cors;
 mod exchange;
 mod headers;

@@ -56,7 +56,7 @@ const OF_WEBHOOK: &str = seen!(
 /// millisecond, and so of the same month.
 const OF_EVENTS: &str = seen!(
     "d.id, e.id FROM (SELECT * FROM events e WHERE e.tenant = $1 AND e.id >= $2 AND e.id < $3
-         ORDER BY e.id LIMIT $5 + 1) e
+         ORDER BY e.id LIMIT $5::int8 + 1) e
      LEFT JOIN LATERAL (
          SELECT * FROM deliveries d WHERE d.event = e.id
              AND d.id >= (left(e.id::text, 13) || '-0000-0000-000000000000')::uuid

@@ -15,9 +15,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
+pub(crate) use self::query::DeliveryQuery;
 pub(super) use self::{
     attempt::AttemptView,
-    query::{DeadQuery, DeliveryQuery, ExportQuery},
+    query::{DeadQuery, ExportQuery},
     view::DeliveryView,
 };
 use super::{
@@ -43,7 +44,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// Where a listing goes on after a delivery.
-pub(super) fn cursor_of(seen: &Seen) -> DeliveryCursor {
+pub(crate) fn cursor_of(seen: &Seen) -> DeliveryCursor {
     DeliveryCursor { event: seen.delivery.event, delivery: seen.delivery.id }
 }
 

@@ -14,7 +14,7 @@ macro_rules! delivery_query {
         #[derive(Default, Deserialize, IntoParams)]
         #[into_params(parameter_in = Query)]
         #[serde(deny_unknown_fields)]
-        pub(in crate::api) struct $name {
+        pub(crate) struct $name {
             /// `pending`, `in_flight`, `delivered`, `dead`, `cancelled`, or `failed`: at least one failed attempt and
             /// not delivered.
             status: Option<String>,
@@ -53,7 +53,7 @@ macro_rules! delivery_query {
         }
 
         impl $name {
-            pub(in crate::api) fn filter(&self) -> Result<DeliveryFilter, Problem> {
+            pub(crate) fn filter(&self) -> Result<DeliveryFilter, Problem> {
                 Ok(DeliveryFilter {
                     webhooks: List::values(&self.webhook_id),
                     event: self.event_id,
@@ -163,7 +163,7 @@ fn code_filter(text: &str) -> Result<CodeFilter, Problem> {
 }
 
 impl DeliveryQuery {
-    pub(in crate::api) fn paging(&self) -> Paging {
+    pub(crate) fn paging(&self) -> Paging {
         Paging { cursor: self.cursor.clone(), limit: self.limit, offset: self.offset, tenant_id: None }
     }
 }

@@ -1,0 +1,128 @@
+// Buttons and forms that change something: each says in its attributes what to call.
+//
+//   data-call="POST /v1/webhooks/…/pause"   what to call
+//   data-body='{"action": "reset"}'         what to send with it; a form sends its fields instead
+//   data-confirm="Really?"                  what to ask first
+//   data-done="Paused."                     what to say afterwards
+//   data-then="reload" | "/a/page/{id}"     where to go then; {…} is filled from the answer
+//
+// Fields of a form become a JSON object: `name="a.b"` is nested; data-type says what a value is: number, boolean,
+// list (lines or commas), json. Empty fields are left out, or null with data-empty="null".
+import { call, toast } from "./api.js";
+
+/** Reads one field. Undefined: left out. */
+function valueOf(field) {
+  const text = field.value.trim();
+  if (field.type === "checkbox") return field.dataset.type === "boolean" ? field.checked : field.checked ? text : undefined;
+  if (text === "") return field.dataset.empty === "null" ? null : field.dataset.empty === "list" ? [] : undefined;
+  switch (field.dataset.type) {
+    case "number": return Number(text);
+    case "list": return text.split(/[\n,]/).map((part) => part.trim()).filter(Boolean);
+    case "json":
+      try { return JSON.parse(text); } catch (error) { throw { field: field.name, detail: `is not JSON: ${error.message}` }; }
+    default: return text;
+  }
+}
+
+/** The fields of a form as an object. */
+export function bodyOf(form) {
+  const body = {};
+  for (const field of form.elements) {
+    if (!field.name || field.disabled || (field.type === "radio" && !field.checked)) continue;
+    const value = valueOf(field);
+    if (value === undefined) continue;
+    const path = field.name.split(".");
+    let place = body;
+    for (const part of path.slice(0, -1)) place = place[part] ??= {};
+    const last = path.at(-1);
+    if (field.type === "checkbox" && field.dataset.type !== "boolean") (place[last] ??= []).push(value);
+    else place[last] = value;
+  }
+  return body;
+}
+
+/** Shows what is wrong beside the field it is about; false if there is no such field. */
+export function showFault(form, problem) {
+  clearFaults(form);
+  const named = (problem.field ?? "").replace(/\[\d+\].*$/, "").replace(/\[\d+\]/g, "");
+  const field = [...form.elements].find((element) => element.name && (element.name === named || named.startsWith(`${element.name}.`)));
+  if (!field) return false;
+  const note = document.createElement("p");
+  note.className = "error";
+  note.id = `${field.id || field.name}-fault`;
+  note.textContent = String(problem.detail ?? problem.message).replace(`${problem.field}: `, "");
+  field.setAttribute("aria-invalid", "true");
+  field.setAttribute("aria-describedby", note.id);
+  (field.closest(".field") ?? field.parentNode).append(note);
+  return true;
+}
+
+export function clearFaults(form) {
+  for (const note of form.querySelectorAll("p.error")) note.remove();
+  for (const field of form.querySelectorAll("[aria-invalid]")) field.removeAttribute("aria-invalid");
+}
+
+/** Asks in a dialog of the page's own. */
+export function confirmed(question, yes = "Yes") {
+  const dialog = document.createElement("dialog");
+  const text = document.createElement("p");
+  text.textContent = question;
+  const buttons = document.createElement("div");
+  buttons.className = "actions";
+  const button = (words, value, kind) => {
+    const made = document.createElement("button");
+    made.textContent = words;
+    made.className = kind;
+    made.addEventListener("click", () => dialog.close(value));
+    buttons.append(made);
+  };
+  button("Cancel", "no", "");
+  button(yes, "yes", "primary");
+  dialog.append(text, buttons);
+  document.body.append(dialog);
+  dialog.showModal();
+  return new Promise((resolve) => dialog.addEventListener("close", () => {
+    dialog.remove();
+    resolve(dialog.returnValue === "yes");
+  }));
+}
+
+async function act(element, body) {
+  const { call: what, confirm, done, then } = element.dataset;
+  if (confirm && !(await confirmed(confirm, element.dataset.yes ?? "Yes"))) return;
+  const [method, path] = what.split(" ", 2);
+  const button = element.tagName === "FORM" ? element.querySelector("button:not([type=button])") : element;
+  button?.setAttribute("aria-busy", "true");
+  try {
+    const answer = await call(method, path, body);
+    element.dispatchEvent(new CustomEvent("redrive:done", { detail: answer, bubbles: true }));
+    if (done) toast(done);
+    if (then === "reload") location.reload();
+    else if (then) location.assign(then.replace(/\{(\w+)\}/g, (_, name) => encodeURIComponent(answer?.[name] ?? "")));
+    return answer;
+  } catch (problem) {
+    if (element.tagName !== "FORM" || !showFault(element, problem)) toast(problem.message ?? problem.detail, "bad");
+  } finally {
+    button?.removeAttribute("aria-busy");
+  }
+}
+
+export function actions() {
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("button[data-call]");
+    if (button) act(button, button.dataset.body ? JSON.parse(button.dataset.body) : undefined);
+    const copy = event.target.closest("button[data-copy]");
+    if (copy) navigator.clipboard.writeText(copy.dataset.copy).then(() => toast("Copied."), () => toast("The browser did not allow it.", "bad"));
+  });
+  document.addEventListener("submit", (event) => {
+    const form = event.target.closest("form[data-call]");
+    if (!form) return;
+    event.preventDefault();
+    clearFaults(form);
+    try {
+      act(form, bodyOf(form));
+    } catch (problem) {
+      if (!showFault(form, problem)) toast(problem.detail, "bad");
+    }
+  });
+}

@@ -1,0 +1,44 @@
+// Calls the API as whoever is logged in.
+
+const meta = (name) => document.querySelector(`meta[name="${name}"]`)?.content ?? "";
+
+/** What went wrong, in the API's words. */
+export class Problem extends Error {
+  constructor(problem) {
+    super(problem.detail ?? "the server did not answer");
+    Object.assign(this, problem);
+  }
+}
+
+/** Calls `method path` with a JSON body. The tenant of the page is acted for, unless the path names one. */
+export async function call(method, path, body) {
+  const url = new URL(path, location.origin);
+  const tenant = meta("redrive-tenant");
+  if (tenant && !url.searchParams.has("tenant_id") && url.pathname.startsWith("/v1/") && !path.includes("/v1/tenants")) {
+    url.searchParams.set("tenant_id", tenant);
+  }
+  const headers = { "x-redrive-token": meta("redrive-token") };
+  if (body !== undefined) headers["content-type"] = "application/json";
+  let answer;
+  try {
+    answer = await fetch(url, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
+  } catch {
+    throw new Problem({ detail: "The server cannot be reached. Check the connection and try again." });
+  }
+  const text = await answer.text();
+  const json = text && answer.headers.get("content-type")?.includes("json") ? JSON.parse(text) : null;
+  if (answer.status === 401) {
+    location.assign(`/dashboard/login?next=${encodeURIComponent(location.pathname + location.search)}`);
+  }
+  if (!answer.ok) throw new Problem(json ?? { detail: `The server answered ${answer.status}.` });
+  return json;
+}
+
+/** Tells something in a corner of the page, for a while. */
+export function toast(words, kind = "good") {
+  const note = document.createElement("p");
+  note.className = `notice ${kind}`;
+  note.textContent = words;
+  document.getElementById("toasts").append(note);
+  setTimeout(() => note.remove(), kind === "bad" ? 12000 : 5000);
+}

@@ -1,0 +1,56 @@
+// Keeps the part of a page between <!--live--> and <!--/live--> true: the server sends it again when it has changed.
+import { showTimes } from "./times.js";
+import { morph } from "./morph.js";
+
+const state = document.getElementById("live-state");
+
+function say(kind, words) {
+  state.hidden = false;
+  state.className = `live-state ${kind}`;
+  state.textContent = words;
+}
+
+/** The nodes between the two marks. */
+function marks(root) {
+  const walker = document.createTreeWalker(root, NodeFilter.SHOW_COMMENT);
+  let begin = null;
+  while (walker.nextNode()) {
+    const text = walker.currentNode.data;
+    if (text === "live") begin = walker.currentNode;
+    if (text === "/live" && begin) return [begin, walker.currentNode];
+  }
+  return null;
+}
+
+export function live() {
+  const main = document.getElementById("main");
+  if (!main || !marks(main)) return;
+  let source = null;
+
+  const open = () => {
+    if (source) return;
+    source = new EventSource(`/dashboard/live?page=${encodeURIComponent(location.pathname + location.search)}`);
+    source.addEventListener("open", () => say("on", "Live"));
+    source.addEventListener("error", () => say("off", "Reconnecting"));
+    source.addEventListener("part", (event) => {
+      const found = marks(main);
+      if (!found) return;
+      const fresh = document.createElement("template");
+      fresh.innerHTML = event.data;
+      morph(found[0], found[1], fresh.content);
+      showTimes(main);
+      document.dispatchEvent(new CustomEvent("redrive:part"));
+    });
+  };
+  const close = () => {
+    source?.close();
+    source = null;
+  };
+
+  // A page that nobody sees costs nobody anything.
+  const follow = () => (document.visibilityState === "visible" ? open() : close());
+  document.addEventListener("visibilitychange", follow);
+  addEventListener("pagehide", close);
+  addEventListener("pageshow", follow);
+  follow();
+}

@@ -1,0 +1,34 @@
+// What every page needs: times in words, the theme, actions, live updates, and values under the pointer.
+import { actions } from "./actions.js";
+import { live } from "./live.js";
+import { showTimes } from "./times.js";
+import { tips } from "./tips.js";
+
+document.querySelector("[data-theme-toggle]")?.addEventListener("click", () => {
+  const root = document.documentElement;
+  const dark = root.dataset.theme
+    ? root.dataset.theme === "dark"
+    : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+  localStorage.setItem("redrive-theme", root.dataset.theme);
+});
+
+// A filter applies as soon as something is chosen from a list; empty fields stay out of the address.
+for (const form of document.querySelectorAll("form[data-filters]")) {
+  form.addEventListener("submit", () => {
+    for (const field of form.elements) if (field.name && !field.value) field.disabled = true;
+  });
+  form.addEventListener("change", (event) => {
+    if (event.target.tagName === "SELECT") form.requestSubmit();
+  });
+}
+// A page that comes back from the browser's memory has its fields again.
+addEventListener("pageshow", () => {
+  for (const field of document.querySelectorAll("form[data-filters] :disabled")) field.disabled = false;
+});
+
+showTimes();
+setInterval(showTimes, 1000);
+actions();
+tips();
+live();

@@ -1,0 +1,23 @@
+// Times as people say them: "3 min ago", "in 20 s". The exact one is in the title.
+
+const UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+
+export function inWords(then, now) {
+  const seconds = Math.round((then - now) / 1000);
+  const away = Math.abs(seconds);
+  if (away < 2) return "now";
+  const [unit, size] = UNITS.find(([, size]) => away >= size);
+  const amount = `${Math.floor(away / size)} ${unit}`;
+  return seconds < 0 ? `${amount} ago` : `in ${amount}`;
+}
+
+export function showTimes(root = document) {
+  const now = Date.now();
+  for (const element of (root.querySelectorAll ? root : document).querySelectorAll("time[datetime]:not([data-exact])")) {
+    const then = Date.parse(element.dateTime);
+    if (Number.isNaN(then)) continue;
+    if (!element.title) element.title = element.textContent;
+    const words = inWords(then, now);
+    if (element.textContent !== words) element.textContent = words;
+  }
+}

@@ -1,0 +1,180 @@
+//! Pages that stay true while they are looked at: their main part is sent again, as a server-sent event, whenever it
+//! has changed. However many people look at one page, it is rendered once.
+
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use axum::{
+    Extension, Router,
+    body::Body,
+    extract::{Query, State},
+    http::{Request, Uri},
+    response::{
+        IntoResponse, Response,
+        sse::{Event, KeepAlive, Sse},
+    },
+};
+use futures_util::stream;
+use http_body_util::{BodyExt, Limited};
+use parking_lot::Mutex;
+use redrive_core::KeyId;
+use serde::Deserialize;
+use tokio::sync::watch;
+use tower_service::Service;
+
+use super::{page::Failed, viewer::Viewer};
+use crate::{api::AppState, app::AppError};
+
+/// How often a page is looked at for changes.
+const EVERY: Duration = Duration::from_secs(2);
+/// How often somebody who sees no changes is told that there still is somebody.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
+/// The most pages that are kept alive at once on this node.
+const MOST_PAGES: usize = 500;
+/// The largest page.
+const MOST_BYTES: usize = 2 << 20;
+/// What stands around the part of a page that is sent again.
+const BEGINS: &str = "<!--live-->";
+const ENDS: &str = "<!--/live-->";
+
+/// A page as somebody sees it: by their key, and where it is.
+type Place = (Option<KeyId>, Uri);
+/// The part that changes, as it is now; empty before it was first rendered.
+type Part = Arc<str>;
+
+/// The pages that somebody listens to.
+#[derive(Clone)]
+pub(super) struct Live(Arc<Inner>);
+
+struct Inner {
+    pages: Router,
+    watched: Mutex<HashMap<Place, Weak<watch::Receiver<Part>>>>,
+}
+
+impl Live {
+    /// Keeps these pages alive, those of them that somebody listens to.
+    pub(super) fn new(pages: Router) -> Self {
+        Self(Arc::new(Inner { pages, watched: Mutex::default() }))
+    }
+
+    /// What changes on a page. None: there are too many already.
+    fn watch(&self, viewer: Viewer, uri: Uri, app: &AppState) -> Option<Arc<watch::Receiver<Part>>> {
+        let mut watched = self.0.watched.lock();
+        let place = (viewer.by.key, uri);
+        if let Some(known) = watched.get(&place).and_then(Weak::upgrade) {
+            return Some(known);
+        }
+        watched.retain(|_, page| page.strong_count() > 0);
+        if watched.len() >= MOST_PAGES {
+            return None;
+        }
+        let (sender, receiver) = watch::channel(Part::from(""));
+        let receiver = Arc::new(receiver);
+        watched.insert(place.clone(), Arc::downgrade(&receiver));
+        // It ends with the last who listens: by then nobody holds the receiver.
+        let (page, app) = (Arc::downgrade(&receiver), app.clone());
+        tokio::spawn(keep_rendering(self.clone(), viewer, place.1, sender, page, app));
+        Some(receiver)
+    }
+
+    /// The part of a page that changes, as it is now. None: it has none, or is not for this viewer any more.
+    async fn render(&self, viewer: &Viewer, uri: &Uri) -> Option<Part> {
+        let mut request = Request::get(uri.clone()).body(Body::empty()).ok()?;
+        request.extensions_mut().insert(viewer.clone());
+        let Ok::<_, Infallible>(answer) = self.0.pages.clone().call(request).await;
+        if !answer.status().is_success() {
+            return None;
+        }
+        let body = Limited::new(answer.into_body(), MOST_BYTES).collect().await.ok()?.to_bytes();
+        let html = std::str::from_utf8(&body).ok()?;
+        part_of(html).map(Part::from)
+    }
+}
+
+fn part_of(html: &str) -> Option<&str> {
+    let (_, rest) = html.split_once(BEGINS)?;
+    rest.rsplit_once(ENDS).map(|(part, _)| part)
+}
+
+async fn keep_rendering(
+    live: Live,
+    viewer: Viewer,
+    uri: Uri,
+    sender: watch::Sender<Part>,
+    page: Weak<watch::Receiver<Part>>,
+    app: AppState,
+) {
+    loop {
+        let is_known = || viewer.by.key.is_none_or(|key| app.keys().is_live(key, app.engine().clock().now()));
+        if page.strong_count() == 0 || app.is_draining() || !is_known() {
+            return;
+        }
+        // A page that cannot be shown now may be shown later: the store may be away.
+        if let Some(part) = live.render(&viewer, &uri).await {
+            sender.send_if_modified(|shown| {
+                let changed = **shown != *part;
+                *shown = part;
+                changed
+            });
+        }
+        tokio::time::sleep(EVERY).await;
+    }
+}
+
+/// Which page to listen to.
+#[derive(Deserialize)]
+pub(super) struct Which {
+    page: String,
+}
+
+/// Sends the main part of a page whenever it has changed.
+pub(super) async fn listen(
+    State(app): State<AppState>,
+    Extension(live): Extension<Live>,
+    viewer: Viewer,
+    Query(which): Query<Which>,
+) -> Result<Response, Failed> {
+    let uri: Uri = which.page.parse().map_err(|_| AppError::NotFound("page"))?;
+    if uri.host().is_some() || !uri.path().starts_with("/dashboard/") {
+        return Err(AppError::NotFound("page").into());
+    }
+    let page = live.watch(viewer, uri, &app).ok_or_else(|| {
+        AppError::conflict(
+            "too_many_pages",
+            "too many pages are open; close some, or reload this one by hand",
+        )
+    })?;
+    let mut parts = (*page).clone();
+    parts.mark_changed();
+    let events = stream::unfold((parts, page), async |(mut parts, page)| {
+        // It ends with the one who renders.
+        loop {
+            parts.changed().await.ok()?;
+            let part = parts.borrow_and_update().clone();
+            if !part.is_empty() {
+                let event = Event::default().event("part").data(&*part);
+                return Some((Ok::<_, Infallible>(event), (parts, page)));
+            }
+        }
+    });
+    let alive = KeepAlive::new().interval(SIGN_OF_LIFE);
+    Ok(Sse::new(events).keep_alive(alive).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_part_between_the_marks_is_sent_again() {
+        assert_eq!(part_of("<html><!--live--><p>a</p><!--/live--></html>"), Some("<p>a</p>"));
+        assert_eq!(part_of("<html></html>"), None);
+        assert_eq!(part_of("<!--live-->a"), None);
+        // Text of others is escaped: it cannot bring a mark of its own.
+        assert_eq!(part_of("<!--live-->&lt;!--/live--&gt;b<!--/live-->"), Some("&lt;!--/live--&gt;b"));
+    }
+}

@@ -1,0 +1,131 @@
+//! Coming in and going out: with an API key, or with the link of a portal session.
+
+use askama::Template;
+use axum::{
+    Form,
+    extract::{Query, State},
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Redirect, Response},
+};
+use serde::Deserialize;
+
+use super::{
+    Shown,
+    page::{Failed, Html},
+    viewer::home_of,
+};
+use crate::{
+    api::{AppState, Problem, client_address},
+    app::session,
+    http::cookie,
+};
+
+#[derive(Template)]
+#[template(path = "login.html")]
+struct LoginPage<'a> {
+    /// Whether somebody comes with a link.
+    portal: bool,
+    /// Where to go on afterwards.
+    next: &'a str,
+    /// What was wrong with the last try.
+    error: Option<&'a str>,
+}
+
+/// Where to go on afterwards.
+#[derive(Default, Deserialize)]
+pub(super) struct Next {
+    #[serde(default)]
+    next: String,
+}
+
+/// Only pages of ours: whoever made the link must not choose where a visitor ends up.
+fn safe(next: &str) -> &str {
+    let is_ours = next.starts_with("/dashboard/") && !next.contains("//") && !next.contains('\\');
+    if is_ours { next } else { "" }
+}
+
+/// Asks for a key.
+pub(super) async fn page(Query(query): Query<Next>) -> Shown {
+    Html::of(&LoginPage { portal: false, next: safe(&query.next), error: None })
+}
+
+/// Takes in whoever has a link: a script takes the token from its end, where no server sees it.
+pub(super) async fn portal() -> Shown {
+    Html::of(&LoginPage { portal: true, next: "", error: None })
+}
+
+/// What the form sends.
+#[derive(Deserialize)]
+pub(super) struct Login {
+    key: String,
+    #[serde(default)]
+    next: String,
+}
+
+/// Begins a session.
+pub(super) async fn log_in(
+    State(app): State<AppState>,
+    extensions: axum::http::Extensions,
+    headers: HeaderMap,
+    Form(login): Form<Login>,
+) -> Result<Response, Failed> {
+    if is_from_elsewhere(&headers) {
+        let why = "the form was sent by another site; open this page yourself";
+        return Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", why).into());
+    }
+    let Some((caller, value)) = app.log_in(login.key.trim(), client_address(&extensions)) else {
+        let error = "This key or link is not valid: it may be mistyped, revoked, over, or not meant for use from here.";
+        let page = LoginPage { portal: false, next: safe(&login.next), error: Some(error) };
+        return Ok((StatusCode::UNAUTHORIZED, Html::of(&page)?).into_response());
+    };
+    let next = match safe(&login.next) {
+        "" => home_of(&caller),
+        next => next.to_owned(),
+    };
+    let cookie = cookie::begin(&value, is_secure(&headers)).ok_or_else(Problem::internal)?;
+    Ok(([(header::SET_COOKIE, cookie)], Redirect::to(&next)).into_response())
+}
+
+/// What the button sends.
+#[derive(Deserialize)]
+pub(super) struct Logout {
+    token: String,
+}
+
+/// Ends a session in this browser.
+pub(super) async fn log_out(headers: HeaderMap, Form(logout): Form<Logout>) -> Result<Response, Failed> {
+    let is_ours = cookie::session(&headers).is_some_and(|cookie| session::is_token_of(&logout.token, cookie));
+    if !is_ours {
+        return Ok(Redirect::to("/dashboard").into_response());
+    }
+    let cookie = cookie::end(is_secure(&headers)).ok_or_else(Problem::internal)?;
+    Ok(([(header::SET_COOKIE, cookie)], Redirect::to("/dashboard/login")).into_response())
+}
+
+/// Whether a browser says that another site made it send this.
+fn is_from_elsewhere(headers: &HeaderMap) -> bool {
+    let site = headers.get("sec-fetch-site").and_then(|site| site.to_str().ok());
+    site.is_some_and(|site| !matches!(site, "same-origin" | "none"))
+}
+
+fn is_secure(headers: &HeaderMap) -> bool {
+    headers.get("x-forwarded-proto").is_some_and(|scheme| scheme == "https")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_sent_to_another_site() {
+        assert_eq!(
+            safe("/dashboard/t/acme/deliveries?status=dead"),
+            "/dashboard/t/acme/deliveries?status=dead"
+        );
+        for bad in
+            ["", "https://evil.example", "//evil.example", "/dashboard/\\evil", "/dashboard//evil", "/v1/x"]
+        {
+            assert_eq!(safe(bad), "", "{bad}");
+        }
+    }
+}

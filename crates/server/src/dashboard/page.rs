@@ -1,0 +1,204 @@
+//! What every page has: its frame, the form of errors, and the links of listings.
+
+use askama::Template;
+use axum::{
+    extract::FromRequestParts,
+    http::{StatusCode, header, request::Parts},
+    response::{IntoResponse, Redirect, Response},
+};
+use serde::de::DeserializeOwned;
+
+use super::viewer::Viewer;
+use crate::{
+    api::{AppState, Problem, Query},
+    app::AppError,
+};
+
+/// What the frame around every page shows.
+pub(super) struct Frame {
+    /// Whose things are shown; empty on pages that are nobody's.
+    pub(super) tenant: String,
+    /// What the room is called that the page belongs to: marked in the menu.
+    pub(super) room: &'static str,
+    /// Who looks.
+    pub(super) who: String,
+    /// Whether it is an admin, who may look at any tenant.
+    pub(super) is_admin: bool,
+    /// Whether it is a customer's session.
+    pub(super) is_portal: bool,
+    /// Whether changes are allowed.
+    pub(super) may_manage: bool,
+    /// Whether publishing is allowed.
+    pub(super) may_publish: bool,
+    /// What scripts send with every change.
+    pub(super) token: String,
+    /// The version of Redrive.
+    pub(super) version: &'static str,
+}
+
+impl Frame {
+    /// The frame of a page about a tenant.
+    pub(super) fn of(viewer: &Viewer, tenant: &str, room: &'static str) -> Self {
+        Self {
+            tenant: tenant.to_owned(),
+            room,
+            who: viewer.by.name.clone(),
+            is_admin: viewer.is_admin(),
+            is_portal: viewer.by.session,
+            may_manage: viewer.may_manage(),
+            may_publish: viewer.may_publish(),
+            token: viewer.token.clone(),
+            version: env!("CARGO_PKG_VERSION"),
+        }
+    }
+
+    /// Where the pages of the tenant are.
+    pub(super) fn base(&self) -> String {
+        format!("/dashboard/t/{}", self.tenant)
+    }
+
+    /// What a menu item of this room says to those who cannot see its colour.
+    pub(super) fn current(&self, room: &str) -> &'static str {
+        if self.room == room { "page" } else { "false" }
+    }
+}
+
+/// A rendered page.
+pub(super) struct Html(String);
+
+impl Html {
+    /// Renders a page.
+    pub(super) fn of(page: &impl Template) -> Result<Self, Failed> {
+        match page.render() {
+            Ok(html) => Ok(Self(html)),
+            Err(error) => {
+                tracing::error!(%error, "a page could not be rendered");
+                Err(Problem::internal().into())
+            }
+        }
+    }
+}
+
+impl IntoResponse for Html {
+    fn into_response(self) -> Response {
+        ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], self.0).into_response()
+    }
+}
+
+/// Why there is no page.
+pub(super) enum Failed {
+    /// Nobody is logged in.
+    LogIn {
+        /// Where to go on afterwards.
+        next: String,
+    },
+    /// Something is wrong, in words.
+    Because(Problem),
+}
+
+impl Failed {
+    /// There is no such page.
+    pub(super) fn nothing_at(path: &str) -> Self {
+        let path: String = path.chars().take(200).collect();
+        Self::Because(Problem::new(StatusCode::NOT_FOUND, "no_such_path", format!("there is no page {path}")))
+    }
+}
+
+impl<E: Into<Problem>> From<E> for Failed {
+    fn from(error: E) -> Self {
+        Self::Because(error.into())
+    }
+}
+
+#[derive(Template)]
+#[template(path = "error.html")]
+struct ErrorPage {
+    status: u16,
+    title: &'static str,
+    detail: String,
+}
+
+impl IntoResponse for Failed {
+    fn into_response(self) -> Response {
+        let problem = match self {
+            Self::LogIn { next } => {
+                let next: String = url::form_urlencoded::byte_serialize(next.as_bytes()).collect();
+                return Redirect::to(&format!("/dashboard/login?next={next}")).into_response();
+            }
+            Self::Because(problem) => problem,
+        };
+        let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let title = match status {
+            StatusCode::NOT_FOUND => "Not found",
+            StatusCode::FORBIDDEN => "Not allowed",
+            StatusCode::BAD_REQUEST => "That does not work",
+            StatusCode::SERVICE_UNAVAILABLE => "Not now",
+            _ => "Something went wrong",
+        };
+        let page = ErrorPage { status: status.as_u16(), title, detail: problem.detail };
+        match Html::of(&page) {
+            Ok(html) => (status, html).into_response(),
+            Err(_) => status.into_response(),
+        }
+    }
+}
+
+/// Refuses whoever lacks what a page needs.
+pub(super) fn allowed(checked: Result<(), AppError>) -> Result<(), Failed> {
+    checked.map_err(Failed::from)
+}
+
+/// A query as a form writes it: fields that were left empty are not there. The types are those of the API.
+pub(super) struct Asked<T> {
+    /// What was asked.
+    pub(super) query: T,
+    /// Where the page is.
+    path: String,
+    /// What was asked, as text.
+    pairs: Vec<(String, String)>,
+}
+
+impl<T> Asked<T> {
+    /// What a field of the form was filled with.
+    pub(super) fn value(&self, name: &str) -> &str {
+        self.pairs.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
+    }
+
+    /// Whether this is what a field was filled with.
+    pub(super) fn is(&self, name: &str, value: &str) -> bool {
+        self.value(name) == value
+    }
+
+    /// Whether anything was asked for at all, other than to go on.
+    pub(super) fn is_filtered(&self) -> bool {
+        self.pairs.iter().any(|(name, _)| name != "cursor")
+    }
+
+    /// The page with this one changed, from its beginning unless it is to go on.
+    pub(super) fn with(&self, name: &str, value: &str) -> String {
+        let kept = self.pairs.iter().filter(|(known, _)| known != name && known != "cursor");
+        let mut query = url::form_urlencoded::Serializer::new(String::new());
+        query.extend_pairs(kept);
+        if !value.is_empty() {
+            query.append_pair(name, value);
+        }
+        format!("{}?{}", self.path, query.finish())
+    }
+}
+
+impl<T: DeserializeOwned> FromRequestParts<AppState> for Asked<T> {
+    type Rejection = Failed;
+
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Failed> {
+        let path = parts.uri.path().to_owned();
+        let text = parts.uri.query().unwrap_or_default();
+        let pairs = url::form_urlencoded::parse(text.as_bytes()).into_owned();
+        let pairs: Vec<_> = pairs.filter(|(_, value)| !value.trim().is_empty()).collect();
+        let filled = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(&pairs).finish();
+        let uri = format!("{path}?{filled}").parse().map_err(|_| AppError::NotFound("page"))?;
+        let whole = std::mem::replace(&mut parts.uri, uri);
+        let query = Query::<T>::from_request_parts(parts, app).await;
+        parts.uri = whole;
+        Ok(Self { query: query?.0, path, pairs })
+    }
+}

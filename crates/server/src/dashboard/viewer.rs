@@ -1,0 +1,134 @@
+//! Who looks at a page, and at whose things.
+
+use axum::{
+    extract::{FromRequestParts, RawPathParams},
+    http::request::Parts,
+};
+use redrive_core::TenantId;
+
+use super::page::{Failed, Frame, allowed};
+use crate::{
+    api::{AppState, client_address},
+    app::{Actor, AppError, Caller, Scope, auth::Role, session},
+    http::cookie,
+};
+
+/// Somebody who is logged in.
+#[derive(Clone)]
+pub(super) struct Viewer {
+    /// Who it is.
+    pub(super) by: Actor,
+    /// What their pages send with every change.
+    pub(super) token: String,
+}
+
+impl Viewer {
+    /// Whether it is an admin.
+    pub(super) fn is_admin(&self) -> bool {
+        self.by.role == Role::Admin
+    }
+
+    /// Whether changes are allowed.
+    pub(super) fn may_manage(&self) -> bool {
+        self.by.must_have(Scope::Manage).is_ok()
+    }
+
+    /// Whether publishing is allowed.
+    pub(super) fn may_publish(&self) -> bool {
+        self.by.must_have(Scope::Publish).is_ok()
+    }
+}
+
+/// Where somebody begins: the overview of their tenant.
+pub(super) fn home_of(caller: &Caller) -> String {
+    let tenant = match &caller.role {
+        Role::Admin => TenantId::default(),
+        Role::Tenant { tenant, .. } => tenant.clone(),
+    };
+    format!("/dashboard/t/{tenant}/deliveries")
+}
+
+impl FromRequestParts<AppState> for Viewer {
+    type Rejection = Failed;
+
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Failed> {
+        // A page that is rendered again for somebody who listens.
+        if let Some(known) = parts.extensions.get::<Self>() {
+            return Ok(known.clone());
+        }
+        let address = client_address(&parts.extensions);
+        let in_session = |cookie| Some((app.in_session(cookie, address)?, session::token(cookie)));
+        match cookie::session(&parts.headers).and_then(in_session) {
+            Some((caller, token)) => Ok(Self { by: Actor { caller, address }, token }),
+            None => Err(Failed::LogIn {
+                next: parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default(),
+            }),
+        }
+    }
+}
+
+/// Somebody who looks at a tenant's things, and may. Another tenant than one's own is not there.
+pub(super) struct Looking {
+    /// Who.
+    pub(super) viewer: Viewer,
+    /// At whose things.
+    pub(super) tenant: TenantId,
+    /// The rest of the path: the id of what is looked at, if there is one.
+    id: Option<String>,
+}
+
+impl Looking {
+    /// The frame of a page in this room.
+    pub(super) fn frame(&self, room: &'static str) -> Frame {
+        Frame::of(&self.viewer, self.tenant.as_str(), room)
+    }
+
+    /// The id in the path. One that cannot be an id is an id of nothing.
+    pub(super) fn id<T: std::str::FromStr>(&self, what: &'static str) -> Result<T, Failed> {
+        let parsed = self.id.as_deref().and_then(|id| id.parse().ok());
+        parsed.ok_or_else(|| AppError::NotFound(what).into())
+    }
+
+    /// What stands in the path where an id would.
+    pub(super) fn name(&self) -> &str {
+        self.id.as_deref().unwrap_or_default()
+    }
+}
+
+impl FromRequestParts<AppState> for Looking {
+    type Rejection = Failed;
+
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Failed> {
+        let viewer = Viewer::from_request_parts(parts, app).await?;
+        allowed(viewer.by.must_have(Scope::Read))?;
+        let params = RawPathParams::from_request_parts(parts, app).await;
+        let params = params.map_err(|_| AppError::NotFound("page"))?;
+        let named =
+            |wanted| params.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.to_owned());
+        let missing = AppError::NotFound("tenant");
+        let tenant = named("tenant").and_then(|name| TenantId::parse(&name).ok()).ok_or(missing)?;
+        let own = viewer.by.acts_for(Some(tenant.as_str())).map_err(|_| AppError::NotFound("tenant"))?;
+        let tenant = app.acts_for(&viewer.by, Some(own.as_str())).await?;
+        Ok(Self { viewer, tenant, id: named("id") })
+    }
+}
+
+/// Somebody who looks at what concerns all tenants, and may.
+pub(super) struct Administering(pub(super) Viewer);
+
+impl Administering {
+    /// The frame of a page in this room. The menu leads to the tenant that is always there.
+    pub(super) fn frame(&self, room: &'static str) -> Frame {
+        Frame::of(&self.0, TenantId::default().as_str(), room)
+    }
+}
+
+impl FromRequestParts<AppState> for Administering {
+    type Rejection = Failed;
+
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Failed> {
+        let viewer = Viewer::from_request_parts(parts, app).await?;
+        allowed(viewer.by.must_be_admin())?;
+        Ok(Self(viewer))
+    }
+}

@@ -1,0 +1,144 @@
+//! How figures, times and names are written on pages. Templates hand references, code hands values: both are taken.
+
+use std::{borrow::Borrow, time::Duration};
+
+use redrive_core::{DeliveryStatus, FailureCategory, Time, breaker::CircuitState};
+
+/// A time, for a `<time>` element: scripts show how long ago it was.
+pub(super) fn stamp(time: impl Borrow<Time>) -> String {
+    let text = time.borrow().to_string();
+    match text.split_once('T') {
+        Some((day, rest)) => format!("{day} {} UTC", rest.get(..8).unwrap_or(rest)),
+        None => text,
+    }
+}
+
+/// A number with its thousands apart.
+pub(super) fn number(n: impl Borrow<u64>) -> String {
+    let digits = n.borrow().to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A share from 0 to 1 in percent. Only all of it is 100 %.
+pub(super) fn percent(share: impl Borrow<f64>) -> String {
+    let share = *share.borrow();
+    match (share * 1000.0).floor() / 10.0 {
+        whole if whole >= 100.0 || whole == 0.0 && share <= 0.0 => format!("{whole:.0} %"),
+        part => format!("{part:.1} %"),
+    }
+}
+
+/// Milliseconds, as exactly as is of use.
+pub(super) fn millis(ms: impl Borrow<f64>) -> String {
+    match *ms.borrow() {
+        ms if ms < 10.0 => format!("{ms:.1} ms"),
+        ms if ms < 1_000.0 => format!("{ms:.0} ms"),
+        ms if ms < 10_000.0 => format!("{:.2} s", ms / 1000.0),
+        ms => format!("{:.1} s", ms / 1000.0),
+    }
+}
+
+/// A length of time in its two largest units.
+pub(super) fn span(length: impl Borrow<Duration>) -> String {
+    let seconds = length.borrow().as_secs();
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{} s", seconds),
+        (0, 0, _) => two(minutes, "min", seconds % 60, "s"),
+        (0, ..) => two(hours, "h", minutes, "min"),
+        _ => two(days, "d", hours, "h"),
+    }
+}
+
+fn two(large: u64, unit: &str, small: u64, part: &str) -> String {
+    match small {
+        0 => format!("{large} {unit}"),
+        _ => format!("{large} {unit} {small} {part}"),
+    }
+}
+
+/// A name such as `client_error` in words.
+pub(super) fn plain(name: &str) -> String {
+    name.replace('_', " ")
+}
+
+/// The colour of a delivery's status.
+pub(super) fn tone(status: impl Borrow<DeliveryStatus>) -> &'static str {
+    match *status.borrow() {
+        DeliveryStatus::Delivered => "good",
+        DeliveryStatus::Dead => "bad",
+        DeliveryStatus::Pending => "waiting",
+        DeliveryStatus::InFlight => "busy",
+        DeliveryStatus::Cancelled => "off",
+    }
+}
+
+/// The colour of a circuit's state.
+pub(super) fn circuit_tone(state: impl Borrow<CircuitState>) -> &'static str {
+    match *state.borrow() {
+        CircuitState::Closed => "good",
+        CircuitState::HalfOpen => "waiting",
+        CircuitState::Open => "bad",
+    }
+}
+
+/// A kind of failure in words.
+pub(super) fn category(category: impl Borrow<FailureCategory>) -> String {
+    plain(category.borrow().name())
+}
+
+/// The first characters of a long text, and a sign that there is more.
+pub(super) fn shortened(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// The end of an id, enough to tell two apart on one page.
+pub(super) fn short_id(id: impl ToString) -> String {
+    let id = id.to_string();
+    let at = id.len().saturating_sub(8);
+    format!("…{}", id.get(at..).unwrap_or(&id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_written_as_people_read_them() {
+        assert_eq!([0, 999, 1_000, 1_234_567].map(|n: u64| number(n)), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!(
+            [0.0, 0.5, 0.9999, 1.0].map(|share: f64| percent(share)),
+            ["0 %", "50.0 %", "99.9 %", "100 %"]
+        );
+        assert_eq!(percent(0.0001), "0.0 %", "a little is not nothing");
+        assert_eq!(
+            [0.42, 12.3, 1_234.0, 30_000.0].map(|ms: f64| millis(ms)),
+            ["0.4 ms", "12 ms", "1.23 s", "30.0 s"]
+        );
+        let spans = [5, 60, 90, 3_600, 5_400, 90_000].map(|secs| span(Duration::from_secs(secs)));
+        assert_eq!(spans, ["5 s", "1 min", "1 min 30 s", "1 h", "1 h 30 min", "1 d 1 h"]);
+    }
+
+    #[test]
+    fn times_are_written_to_the_second() {
+        assert_eq!(stamp(Time::from_millis(1_700_000_000_123)), "2023-11-14 22:13:20 UTC");
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        assert_eq!(shortened("größer", 3), "grö…");
+        assert_eq!(shortened("groß", 4), "groß");
+        assert_eq!(short_id("dlv_0123456789abcdef"), "…89abcdef");
+        assert_eq!(short_id("é"), "…é");
+    }
+}

@@ -1,0 +1,115 @@
+//! The doors of the dashboard, as a browser knocks at them: who gets in, what pages say to browsers, and that a
+//! cookie alone changes nothing.
+
+use redrive_testkit::{Answer, Api, Browser, FORM, Redrive, sse};
+use serde_json::json;
+
+async fn log_in(api: &Api, key: &str, next: &str) -> Answer {
+    api.raw("POST", "/dashboard/login", &[FORM], format!("key={key}&next={next}")).await
+}
+
+async fn new_key(api: &Api, tenant: &str, scopes: &[&str]) -> serde_json::Value {
+    let made =
+        api.post(&format!("/v1/tenants/{tenant}/api-keys"), json!({"name": "n", "scopes": scopes})).await;
+    made.expect(201)
+}
+
+#[tokio::test]
+async fn whoever_is_not_logged_in_is_asked_to_and_goes_on_where_they_wanted() {
+    let redrive = Redrive::start().await;
+    let api = redrive.api().without_key();
+    let page = "/dashboard/t/default/deliveries?status=dead";
+    let asked = api.get(page).await;
+    assert_eq!(asked.status, 303);
+    let login = asked.header("location").unwrap();
+    assert_eq!(login, "/dashboard/login?next=%2Fdashboard%2Ft%2Fdefault%2Fdeliveries%3Fstatus%3Ddead");
+    assert_eq!(api.get(login).await.status, 200);
+    let came = log_in(&api, redrive.key(), "%2Fdashboard%2Ft%2Fdefault%2Fdeliveries%3Fstatus%3Ddead").await;
+    assert_eq!((came.status, came.header("location")), (303, Some(page)));
+    let elsewhere = log_in(&api, redrive.key(), "https%3A%2F%2Fevil.example").await;
+    assert!(elsewhere.header("location").unwrap().starts_with("/dashboard/t/default"));
+    let wrong = log_in(&api, "rdk_wrong", "").await;
+    assert_eq!((wrong.status, wrong.header("set-cookie")), (401, None));
+    assert!(String::from_utf8_lossy(&wrong.body).contains("not valid"));
+    assert_eq!(api.get("/").await.header("location"), Some("/dashboard"));
+}
+
+#[tokio::test]
+async fn pages_run_no_script_but_ours_and_are_kept_nowhere() {
+    let redrive = Redrive::start().await;
+    let browser = Browser::of(&redrive, redrive.key()).await;
+    let page = browser.get("/dashboard/t/default/deliveries").await;
+    let policy = page.header("content-security-policy").unwrap();
+    assert!(policy.contains("script-src 'self';") && policy.contains("style-src 'self';"), "{policy}");
+    assert!(!policy.contains("unsafe"), "{policy}");
+    assert_eq!(page.header("cache-control"), Some("no-store"));
+    assert_eq!(page.header("x-content-type-options"), Some("nosniff"));
+    assert_eq!(page.header("x-frame-options"), Some("DENY"));
+    let html = String::from_utf8_lossy(&page.body);
+    assert!(!html.contains("<script>") && !html.contains("style=\"") && !html.contains(" onclick="));
+}
+
+#[tokio::test]
+async fn a_cookie_changes_nothing_without_the_token_of_its_page() {
+    let redrive = Redrive::start().await;
+    let browser = Browser::of(&redrive, redrive.key()).await;
+    let token = browser.token("/dashboard/t/default/deliveries").await;
+    let webhook = json!({"url": "http://127.0.0.1:9/", "events": ["*"]}).to_string();
+    let json = ("content-type", "application/json");
+    let cookie = ("cookie", browser.cookie.as_str());
+    let post = async |headers: &[(&str, &str)]| {
+        browser.api.raw("POST", "/v1/webhooks", headers, webhook.clone()).await.status
+    };
+    assert_eq!(post(&[json, cookie]).await, 401);
+    assert_eq!(post(&[json, cookie, ("x-redrive-token", "made-up")]).await, 401);
+    assert_eq!(post(&[json, ("x-redrive-token", &token)]).await, 401);
+    assert_eq!(post(&[json, cookie, ("x-redrive-token", &token)]).await, 201);
+    assert_eq!(browser.get("/v1/webhooks").await.status, 401, "not even for looking");
+    // Logging out needs it too, and takes the cookie away.
+    let log_out = async |token: &str| {
+        browser.api.raw("POST", "/dashboard/logout", &[FORM, cookie], format!("token={token}")).await
+    };
+    assert_eq!(log_out("made-up").await.header("set-cookie"), None);
+    assert!(log_out(&token).await.header("set-cookie").unwrap().contains("Max-Age=0"));
+}
+
+#[tokio::test]
+async fn a_tenant_sees_its_own_pages_alone_and_only_while_its_key_is_good() {
+    let redrive = Redrive::start().await;
+    let admin = redrive.api();
+    for tenant in ["acme", "globex"] {
+        admin.post("/v1/tenants", json!({"id": tenant})).await.expect(201);
+    }
+    let key = new_key(&admin, "acme", &["read"]).await;
+    let browser = Browser::of(&redrive, key["key"].as_str().unwrap()).await;
+    assert!(browser.page("/dashboard/t/acme/deliveries").await.contains("Deliveries"));
+    for other in
+        ["/dashboard/t/globex/deliveries", "/dashboard/t/nobody/deliveries", "/dashboard/t/%20/deliveries"]
+    {
+        assert_eq!(browser.get(other).await.status, 404, "{other}");
+    }
+    let publisher = new_key(&admin, "acme", &["publish"]).await;
+    let publisher = Browser::of(&redrive, publisher["key"].as_str().unwrap()).await;
+    assert_eq!(publisher.get("/dashboard/t/acme/deliveries").await.status, 403);
+    admin.delete(&format!("/v1/tenants/acme/api-keys/{}", key["id"].as_str().unwrap())).await.expect(204);
+    assert_eq!(browser.get("/dashboard/t/acme/deliveries").await.status, 303, "its key is revoked");
+}
+
+#[tokio::test]
+async fn a_page_is_sent_again_when_it_has_changed() {
+    let redrive = Redrive::start().await;
+    let browser = Browser::of(&redrive, redrive.key()).await;
+    let page = "%2Fdashboard%2Ft%2Fdefault%2Fdeliveries";
+    let mut live = sse(redrive.address(), &format!("/dashboard/live?page={page}"), &browser.cookie).await;
+    assert!(live.next("part").await.contains("no deliveries yet"));
+    redrive.api().create_webhook("http://127.0.0.1:9/", json!({})).await;
+    redrive.api().publish("order.created", json!({})).await;
+    assert!(live.next("part").await.contains("order.created"));
+    for elsewhere in ["https%3A%2F%2Fevil.example%2F", "%2Fv1%2Fevents", "x"] {
+        assert_eq!(
+            browser.get(&format!("/dashboard/live?page={elsewhere}")).await.status,
+            404,
+            "{elsewhere}"
+        );
+    }
+}

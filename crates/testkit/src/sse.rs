@@ -1,0 +1,52 @@
+//! Listening to server-sent events, as a page does.
+
+use std::net::SocketAddr;
+
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    net::TcpStream,
+    time::timeout,
+};
+
+use crate::PATIENCE;
+
+/// A stream of events.
+pub struct Events(BufReader<TcpStream>);
+
+/// Begins to listen, with a cookie.
+pub async fn sse(address: SocketAddr, path: &str, cookie: &str) -> Events {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\ncookie: {cookie}\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut events = Events(BufReader::new(stream));
+    let head = events.line().await;
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    events
+}
+
+impl Events {
+    async fn line(&mut self) -> String {
+        let mut line = String::new();
+        let read = timeout(PATIENCE, self.0.read_line(&mut line)).await;
+        assert!(read.expect("waited in vain for an event").unwrap() > 0, "the stream has ended");
+        line.trim_end_matches(['\r', '\n']).to_owned()
+    }
+
+    /// The data of the next event of this name.
+    pub async fn next(&mut self, name: &str) -> String {
+        while self.line().await != format!("event: {name}") {}
+        let mut data = String::new();
+        loop {
+            let line = self.line().await;
+            match line.strip_prefix("data: ") {
+                Some(part) => {
+                    data.push_str(part);
+                    data.push('\n');
+                }
+                // An empty line ends an event; where chunks end lies in between and means nothing.
+                None if line.is_empty() && !data.is_empty() => return data,
+                None => {}
+            }
+        }
+    }
+}
