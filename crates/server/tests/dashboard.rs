@@ -54,7 +54,7 @@ async fn a_cookie_changes_nothing_without_the_token_of_its_page() {
     let redrive = Redrive::start().await;
     let browser = Browser::of(&redrive, redrive.key()).await;
     let token = browser.token("/dashboard/t/default/deliveries").await;
-    let webhook = json!({"url": "http://127.0.0.1:9/", "events": ["*"]}).to_string();
+    let webhook = json!({"url": "http://127.0.0.1:9009/", "events": ["*"]}).to_string();
     let json = ("content-type", "application/json");
     let cookie = ("cookie", browser.cookie.as_str());
     let post = async |headers: &[(&str, &str)]| {
@@ -102,7 +102,7 @@ async fn a_page_is_sent_again_when_it_has_changed() {
     let page = "%2Fdashboard%2Ft%2Fdefault%2Fdeliveries";
     let mut live = sse(redrive.address(), &format!("/dashboard/live?page={page}"), &browser.cookie).await;
     assert!(live.next("part").await.contains("no deliveries yet"));
-    redrive.api().create_webhook("http://127.0.0.1:9/", json!({})).await;
+    redrive.api().create_webhook("http://127.0.0.1:9009/", json!({})).await;
     redrive.api().publish("order.created", json!({})).await;
     assert!(live.next("part").await.contains("order.created"));
     for elsewhere in ["https%3A%2F%2Fevil.example%2F", "%2Fv1%2Fevents", "x"] {
