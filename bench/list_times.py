@@ -1,7 +1,8 @@
-"""Times the first page of every query about the past, each on an otherwise idle sender.
+"""Times the first page of every query about the past, and every page of the dashboard, each on an otherwise idle
+sender.
 
 Usage: list_times.py HOST:PORT [TIMES]
-Prints {"listings": [{"query", "rows", "median_ms", "worst_ms"}, ...]}. A page of what is rare may be short and
+Prints {"listings": [{"query", "rows", "median_ms", "worst_ms"}, ...], "pages": [{"page", "bytes", ...}]}. A page of what is rare may be short and
 say where to go on: see docs/adr/0026. The admin key is in REDRIVE_ADMIN_KEY.
 The newest delivery says which event, webhook and delivery are asked about; a query that needs one where there
 is none is left out.
@@ -13,6 +14,8 @@ import os
 import statistics
 import sys
 import time
+
+from dashboard import PAGES, log_in
 
 QUERIES = [
     "/v1/events",
@@ -66,15 +69,20 @@ class Api:
         self.connection = http.client.HTTPConnection(address, timeout=120)
         self.headers = {"Authorization": f"Bearer {os.environ.get('REDRIVE_ADMIN_KEY', '')}"}
 
-    def get(self, path):
-        """The answer's `data`, and the milliseconds it took to come."""
+    def fetch(self, path, headers):
+        """The answer's body, and the milliseconds it took to come."""
         began = time.monotonic()
-        self.connection.request("GET", path, headers=self.headers)
+        self.connection.request("GET", path, headers=headers)
         answer = self.connection.getresponse()
         body = answer.read()
         took = (time.monotonic() - began) * 1000
         if answer.status != 200:
             sys.exit(f"GET {path} was answered {answer.status}: {body[:300].decode(errors='replace')}")
+        return body, took
+
+    def get(self, path):
+        """The answer's `data`, and the milliseconds it took to come."""
+        body, took = self.fetch(path, self.headers)
         try:
             return json.loads(body)["data"], took
         except ValueError:
@@ -86,9 +94,24 @@ def time_one(api, path, times):
     """The first time counts too: that is what somebody who looks once gets."""
     answers = [api.get(path)]
     answers += [api.get(path) for _ in range(times - 1)]
-    took = [answer[1] for answer in answers]
-    rows = len(answers[0][0])
-    return {"rows": rows, "median_ms": round(statistics.median(took), 3), "worst_ms": round(max(took), 3)}
+    return {"rows": len(answers[0][0]), **times_of([answer[1] for answer in answers])}
+
+
+def times_of(took):
+    return {"median_ms": round(statistics.median(took), 3), "worst_ms": round(max(took), 3)}
+
+
+def time_pages(api, facts, times):
+    """How long each page of the dashboard takes, and how large it is."""
+    cookie, pages = {"Cookie": log_in(sys.argv[1])}, []
+    for page in PAGES:
+        try:
+            path = page.format_map(facts)
+        except KeyError:
+            continue
+        fetched = [api.fetch(path, cookie) for _ in range(times)]
+        pages.append({"page": page, "bytes": len(fetched[0][0]), **times_of([took for _, took in fetched])})
+    return pages
 
 
 def main():
@@ -106,7 +129,7 @@ def main():
         except KeyError:
             continue
         listings.append({"query": query, **time_one(api, path, times)})
-    print(json.dumps({"listings": listings}))
+    print(json.dumps({"listings": listings, "pages": time_pages(api, facts, times) if newest else []}))
 
 
 main()

@@ -201,6 +201,19 @@ def history(cases):
             for page in cases["listings"][1]["listings"]
         ]
         rows("A past in the tables: first pages", ["", "rows", "median ms", "worst ms"], body)
+        body = [
+            [page["page"], f"{page['bytes'] / 1000:.1f}", f"{page['median_ms']:.2f}", f"{page['worst_ms']:.2f}"]
+            for page in cases["listings"][1].get("pages", [])
+        ]
+        if body:
+            rows("A past in the tables: pages of the dashboard", ["", "kB", "median ms", "worst ms"], body)
+
+
+def watched(cases):
+    if "watched-full" in cases:
+        head = ["", "acks/s", "arrivals/s", "of unseen", "p50 ms", "p95 ms", "p99 ms", *costs(cases)]
+        body = beside(cases, ("redrive-full", "nobody looks"), ("watched-full", "pages are open"))
+        rows("The dashboard is looked at: full load", head, body)
 
 
 def who_did(cases, what):
@@ -308,6 +321,8 @@ def main():
         print(f"PostgreSQL {cases['server'][1]['version']}")
     if "split-full" in cases or "history-full" in cases:
         blocks = [split, history, promises]
+    elif "watched-full" in cases:
+        blocks = [watched, promises]
     elif any(case.startswith("relay-") for case in cases):
         blocks = [throughput, latency, promises, memory, start]
     else:
