@@ -65,6 +65,8 @@ pub struct Rules {
     pub pools: Vec<String>,
     /// The retry policy of webhooks that do not say otherwise.
     pub retry: RetryPolicy,
+    /// How links to this server begin; none if as whoever asks has reached it.
+    pub public_url: Option<String>,
 }
 
 /// The running application.

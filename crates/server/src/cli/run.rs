@@ -136,6 +136,7 @@ async fn assemble(
         api_rate: config.limits.api_rate()?,
         pools: if config.role.sends() { config.pools.clone() } else { Vec::new() },
         retry: config.retry_policy()?,
+        public_url: config.server.public_base().map(str::to_owned),
     };
     Ok(App::new(engine, keys, rules, metrics))
 }
