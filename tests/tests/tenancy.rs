@@ -81,6 +81,7 @@ async fn a_session_sees_one_tenant_until_it_ends() {
     let session = api.post("/v1/portal-sessions", session).await.expect(201);
     let token = text(&session["token"]);
     assert!(token.starts_with("rdp_"));
+    assert_eq!(text(&session["url"]), format!("http://{}/portal#{token}", one.address()));
     let customer = two.api().with_key(token);
     // The other node hears of it within a moment.
     eventually("it is good there", async || customer.get("/v1/webhooks").await.status == 200).await;

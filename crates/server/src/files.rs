@@ -16,9 +16,17 @@ pub(crate) fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
 
 /// Makes a folder that nobody else may look into; one that is there already is left alone.
 pub(crate) fn make_private_folder(path: &Path) -> std::io::Result<()> {
+    private_folder().recursive(true).create(path)
+}
+
+/// The same for one that must be new: where anybody may write, somebody could have put one there.
+pub(crate) fn make_new_private_folder(path: &Path) -> std::io::Result<()> {
+    private_folder().create(path)
+}
+
+fn private_folder() -> std::fs::DirBuilder {
     let mut folder = std::fs::DirBuilder::new();
-    folder.recursive(true);
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut folder, 0o700);
-    folder.create(path)
+    folder
 }

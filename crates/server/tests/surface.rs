@@ -214,3 +214,44 @@ async fn a_proxy_is_believed_about_its_clients_if_it_is_trusted() {
     assert_eq!(call(&redrive, "mapped", "::ffff:192.0.2.7").await, "192.0.2.7");
     assert_eq!(call(&redrive, "odd", "1.1.1.1, unknown").await, "127.0.0.1");
 }
+
+/// The link of a new portal session, up to the token, as a request with these headers gets it.
+async fn portal(redrive: &Redrive, headers: &[(&str, &str)]) -> String {
+    let mut all = vec![("content-type", "application/json")];
+    all.extend(headers);
+    let asked = redrive.api().raw("POST", "/v1/portal-sessions", &all, r#"{"tenant_id": "default"}"#).await;
+    let session = asked.expect(201);
+    let (link, token) = (session["url"].as_str().unwrap(), session["token"].as_str().unwrap());
+    let base = link.strip_suffix(&format!("/portal#{token}"));
+    base.unwrap_or_else(|| panic!("{session}")).to_owned()
+}
+
+#[tokio::test]
+async fn a_link_to_the_portal_leads_to_where_the_server_was_reached() {
+    const HOST: (&str, &str) = ("host", "Hooks.example.com:8443");
+    const HTTPS: (&str, &str) = ("x-forwarded-proto", "https");
+    let redrive = Redrive::start().await;
+    assert_eq!(portal(&redrive, &[]).await, format!("http://{}", redrive.address()));
+    assert_eq!(portal(&redrive, &[HOST]).await, "http://hooks.example.com:8443");
+    assert_eq!(portal(&redrive, &[HOST, HTTPS]).await, "http://hooks.example.com:8443", "a stranger's word");
+    let api = redrive.api();
+    for odd in ["me@evil.example", "a/b", "a b", "<script>", "x:0"] {
+        let headers = [("content-type", "application/json"), ("host", odd)];
+        let refused = api.raw("POST", "/v1/portal-sessions", &headers, r#"{"tenant_id": "default"}"#).await;
+        let refused = refused.expect(400);
+        assert_eq!(refused["field"], "Host", "{refused}");
+        assert!(refused["detail"].as_str().unwrap().contains("server.public_url"), "{refused}");
+    }
+    drop(redrive);
+
+    let proxied = Setup::new().env("REDRIVE_SERVER_TRUSTED_PROXIES", r#"["127.0.0.0/8"]"#);
+    let redrive = Redrive::start_with(proxied).await;
+    assert_eq!(portal(&redrive, &[HOST]).await, "http://hooks.example.com:8443");
+    assert_eq!(portal(&redrive, &[HOST, HTTPS]).await, "https://hooks.example.com:8443");
+    drop(redrive);
+
+    let told = Setup::new().env("REDRIVE_SERVER_PUBLIC_URL", "https://example.org/redrive/");
+    let redrive = Redrive::start_with(told).await;
+    assert_eq!(portal(&redrive, &[HOST]).await, "https://example.org/redrive");
+    assert_eq!(portal(&redrive, &[("host", "<script>")]).await, "https://example.org/redrive");
+}

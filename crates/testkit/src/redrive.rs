@@ -30,6 +30,7 @@ pub struct Setup {
     data_dir: Option<PathBuf>,
     listen: Option<String>,
     database_url: Option<String>,
+    own_database: bool,
     args: Vec<String>,
     env: Vec<(String, String)>,
     without_env: Vec<String>,
@@ -56,6 +57,12 @@ impl Setup {
     /// Another database than `redrive.db` in the data directory, where the process is started.
     pub fn database_url(mut self, url: impl Into<String>) -> Self {
         self.database_url = Some(url.into());
+        self
+    }
+
+    /// Without a word about the database, for a command that knows where it is.
+    pub fn own_database(mut self) -> Self {
+        self.own_database = true;
         self
     }
 
@@ -121,6 +128,7 @@ impl Setup {
         );
         let listen = self.listen.clone().unwrap_or_else(|| listen.to_string());
         let database = || format!("sqlite:{}", data_dir.join("redrive.db").display());
+        let database_url = (!self.own_database).then(|| self.database_url.clone().unwrap_or_else(database));
         let mut command = Command::new(&binary);
         // Settings of the person who runs the tests must not change what is tested.
         for (name, _) in
@@ -131,7 +139,7 @@ impl Setup {
         command
             .arg(self.command.as_deref().unwrap_or("dev"))
             .args(["--listen", &listen])
-            .args(["--database-url", &self.database_url.clone().unwrap_or_else(database)])
+            .args(database_url.iter().flat_map(|url| ["--database-url", url]))
             .args(&self.args)
             .env("REDRIVE_ADMIN_KEY", ADMIN_KEY)
             .env("REDRIVE_SECRETS_MASTER_KEY", MASTER_KEY)

@@ -19,7 +19,10 @@ use super::{
     problem::{ChangeProblems, Problem, ReadProblems},
     tenants::{key_id, named},
 };
-use crate::app::portal::USUAL;
+use crate::{
+    app::portal::{self, USUAL},
+    http::BaseUrl,
+};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(create)).routes(routes!(end))
@@ -53,6 +56,10 @@ pub(super) struct SessionView {
     tenant_id: Option<TenantId>,
     /// What to send as `Authorization: Bearer …`, shown this once.
     token: String,
+    /// A link that opens the portal with it in a browser, shown this once. The token stands behind the `#`, so that
+    /// it reaches no log.
+    #[schema(example = "https://hooks.example.com/portal#rdp_9279643b…")]
+    url: String,
     /// When it ends.
     #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Option<Time>,
@@ -61,20 +68,23 @@ pub(super) struct SessionView {
 /// Open a session for a tenant
 ///
 /// With its token the tenant's webhooks and deliveries can be seen and changed, and nothing else. It lasts a day at
-/// the most.
+/// the most. `url` opens the portal with it: a link to hand to somebody.
 #[utoipa::path(
     post, path = "/v1/portal-sessions", tag = "tenants", request_body = SessionCreate,
-    responses((status = 201, description = "`token` is shown this once", body = SessionView), ChangeProblems),
+    responses((status = 201, description = "`token` and `url` are shown this once", body = SessionView), ChangeProblems),
 )]
 async fn create(
     State(app): State<AppState>,
     May(by, _): May<Administers>,
+    BaseUrl(reached): BaseUrl,
     Json(input): Json<SessionCreate>,
 ) -> Result<Response, Problem> {
     let tenant = named(&app, &input.tenant_id).await?;
     let lasts = input.expires_in.map_or(USUAL, |seconds| Duration::from_secs(seconds.into()));
+    let base = app.base_url(reached)?;
     let (key, token) = app.open_portal(&by, tenant, input.name, lasts).await?;
-    let view = SessionView { id: key.id, tenant_id: key.tenant, token, expires_at: key.expires_at };
+    let url = portal::link(&base, &token);
+    let view = SessionView { id: key.id, tenant_id: key.tenant, token, url, expires_at: key.expires_at };
     Ok((StatusCode::CREATED, axum::Json(view)).into_response())
 }
 

@@ -66,6 +66,10 @@ pub struct Rules {
     pub pools: Vec<String>,
     /// The retry policy of webhooks that do not say otherwise.
     pub retry: RetryPolicy,
+    /// How links to this server begin; none if as whoever asks has reached it.
+    pub public_url: Option<String>,
+    /// Whether all of this is a demo, with receivers and events that are made up.
+    pub demo: bool,
 }
 
 /// The running application.

@@ -12,7 +12,21 @@ pub const USUAL: Duration = Duration::from_secs(3600);
 /// The longest.
 pub const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
+/// The link that opens a session in a browser. The token is in the fragment, which browsers keep to themselves: it
+/// reaches no server and no log on the way.
+pub fn link(base: &str, token: &str) -> String {
+    format!("{base}/portal#{token}")
+}
+
 impl App {
+    /// How links to this server begin: as the operator says, or as whoever asks has reached it.
+    pub fn base_url(&self, reached: Option<String>) -> Result<String, AppError> {
+        self.rules.public_url.clone().or(reached).ok_or_else(|| {
+            let what = "names no host that a link could lead to; send one, or set server.public_url";
+            Invalid::new("Host", what).into()
+        })
+    }
+
     /// Opens a session for a tenant: it sees and changes the tenant's webhooks and deliveries, and publishes nothing.
     pub async fn open_portal(
         &self,

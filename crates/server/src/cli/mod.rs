@@ -2,6 +2,7 @@
 
 mod archive;
 mod copy;
+mod demo;
 mod keys;
 mod migrate;
 mod pinned;
@@ -29,6 +30,8 @@ struct Cli {
 enum Command {
     /// Start on this machine, ready to try: data in ./redrive-data, http and loopback targets allowed.
     Dev(RunArgs),
+    /// Start with made-up receivers and events, to look around: data apart, http and loopback targets allowed.
+    Demo(demo::DemoArgs),
     /// Start for real: https to public addresses only, unless the configuration says otherwise.
     Serve(RunArgs),
     /// Make, list and revoke API keys.
@@ -177,6 +180,7 @@ fn block_on<T>(work: impl Future<Output = Result<T, CliError>>) -> Result<T, Cli
 pub fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Dev(args) => start(args, Profile::Dev),
+        Command::Demo(args) => demo::run(&args),
         Command::Serve(args) => start(args, Profile::Serve),
         Command::Keys { command } => keys::run(command),
         Command::Secrets { command } => secrets::run(command),
@@ -196,7 +200,8 @@ pub fn main() -> ExitCode {
 
 fn start(args: RunArgs, profile: Profile) -> Result<(), CliError> {
     let config = args.load(profile)?;
-    run::run(config, profile, Box::new(move || args.load(profile)))
+    let reread: reload::Reread = Box::new(move || args.load(profile));
+    run::run(run::Start { config, profile, reread: Some(reread), demo: None })
 }
 
 #[expect(clippy::print_stdout, reason = "the answer of a command goes to standard output")]

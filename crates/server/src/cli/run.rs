@@ -1,6 +1,6 @@
-//! `redrive dev` and `redrive serve`: put everything together, run, and come to a clean end.
+//! `redrive dev`, `redrive demo` and `redrive serve`: put everything together, run, and come to a clean end.
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use axum::Router;
 use prometheus_client::registry::Registry;
@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     CliError,
+    demo::Demo,
     reload::{self, Reread},
 };
 use crate::{
@@ -34,47 +35,57 @@ use crate::{
 /// The file in which `redrive dev` keeps the admin key it made.
 pub(super) const DEV_KEY: &str = "admin.key";
 
+/// What to run.
+pub(super) struct Start {
+    /// The settings.
+    pub(super) config: Config,
+    /// Which defaults they began with.
+    pub(super) profile: Profile,
+    /// Reads them again, where there is something to read.
+    pub(super) reread: Option<Reread>,
+    /// What makes a demo of it.
+    pub(super) demo: Option<Demo>,
+}
+
 /// Runs a server until it is told to stop.
-pub(super) fn run(config: Config, profile: Profile, reread: Reread) -> Result<(), CliError> {
-    telemetry::start(&config.log.level);
+pub(super) fn run(start: Start) -> Result<(), CliError> {
+    telemetry::start(&start.config.log.level);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| CliError::said(format!("the runtime cannot be started: {error}")))?;
-    runtime.block_on(serve(config, profile, reread))
+    runtime.block_on(serve(start))
 }
 
-async fn serve(config: Config, profile: Profile, reread: Reread) -> Result<(), CliError> {
+async fn serve(start: Start) -> Result<(), CliError> {
+    let Start { config, profile, reread, demo } = start;
     let backend = config.database.backend()?;
     let vault = vault::open(&config, profile, &backend)?;
     let store = store::open(&backend, Some(&vault)).await?;
     vault::check(&vault, &*store).await?;
-    let serves_api = config.role.serves_api();
-    let admin_key = if serves_api { admin_key(&config, profile, &backend)? } else { None };
-    let keys = Keys::load(&*store, admin_key.as_ref().map(|(key, _)| key.as_str())).await?;
-    if serves_api && !keys.has_admin() {
-        return Err(CliError::said(
-            "nobody could administer this server: set REDRIVE_ADMIN_KEY (make one with: openssl rand -hex 32), \
-             or make a key first with: redrive keys create --admin",
-        ));
-    }
+    let admin_key = if config.role.serves_api() { admin_key(&config, profile, &backend)? } else { None };
+    let keys = load_keys(&config, &*store, admin_key.as_ref()).await?;
     let archive = Archive::open(&config.archive).map_err(|error| CliError::said(error.to_string()))?;
     let tls = config.server.tls().map(|(cert, key)| Tls::load(cert, key)).transpose();
     let (tls, reload) = tls.map_err(|error| CliError::said(error.to_string()))?.unzip();
     let listener = listen(config.server.listen).await?;
     let address = listener.local_addr().map_err(|error| CliError::said(error.to_string()))?;
     let egress = way_out(&config, address)?;
-    let app = assemble(&config, store, keys, Sessions::new(vault), egress.clone()).await?;
+    let app = assemble(&config, demo.is_some(), store, keys, Sessions::new(vault), egress.clone()).await?;
     // On a laptop the signal keeps its usual meaning: the terminal is gone.
-    if profile == Profile::Serve {
+    if let Some(reread) = reread.filter(|_| profile == Profile::Serve) {
         reload::on_hangup(reread, app.clone(), egress)?;
     }
-    if serves_api {
+    if config.role.serves_api() {
         app.follow_keys();
         app.keep_up_keys();
     }
-    announce(&config, profile, &backend, address, admin_key.as_ref());
     let stop = stop_on_signal()?;
+    if let Some(demo) = &demo {
+        demo.set_up(&app, &stop).await?;
+    }
+    Announcement { config: &config, profile, backend: &backend, address, admin_key: admin_key.as_ref() }
+        .print(demo.as_ref());
     let patience = config.server.drain_deadline.get();
     let surface = Surface::new(routes(&app), &config.server, tls);
     let server = http::serve(listener, surface, stop.clone(), patience);
@@ -84,14 +95,13 @@ async fn serve(config: Config, profile: Profile, reread: Reread) -> Result<(), C
     if let Some(reload) = reload {
         tokio::spawn(look_after(reload, stop.clone()));
     }
-    // Both under one deadline: a client that dawdles must not take the time of requests under way.
-    let drain = async {
-        stop.cancelled().await;
-        tracing::info!("stopping: finishing what is under way");
-        app.start_draining();
-        app.engine().drain(patience).await;
+    let events = async {
+        if let Some(demo) = &demo {
+            demo.publish(&app, &stop).await;
+        }
     };
-    tokio::join!(server, drain);
+    // All under one deadline: a client that dawdles must not take the time of requests under way.
+    tokio::join!(server, drain(&app, &stop, patience), events);
     app.engine().stop().await;
     Ok(())
 }
@@ -102,6 +112,30 @@ fn routes(app: &Arc<App>) -> Router {
         true => dashboard::router(app.clone()).merge(api::router(app.clone())),
         false => api::router(app.clone()),
     }
+}
+
+/// Once it is told to stop, finishes what is under way.
+async fn drain(app: &App, stop: &CancellationToken, patience: Duration) {
+    stop.cancelled().await;
+    tracing::info!("stopping: finishing what is under way");
+    app.start_draining();
+    app.engine().drain(patience).await;
+}
+
+/// The keys that may come in; one of them must be an admin's.
+async fn load_keys(
+    config: &Config,
+    store: &dyn Store,
+    admin_key: Option<&(String, KeySource)>,
+) -> Result<Keys, CliError> {
+    let keys = Keys::load(store, admin_key.map(|(key, _)| key.as_str())).await?;
+    if config.role.serves_api() && !keys.has_admin() {
+        return Err(CliError::said(
+            "nobody could administer this server: set REDRIVE_ADMIN_KEY (make one with: openssl rand -hex 32), \
+             or make a key first with: redrive keys create --admin",
+        ));
+    }
+    Ok(keys)
 }
 
 /// Keeps up with a certificate that is renewed.
@@ -128,6 +162,7 @@ fn way_out(config: &Config, address: SocketAddr) -> Result<Client, CliError> {
 
 async fn assemble(
     config: &Config,
+    demo: bool,
     store: Arc<dyn Store>,
     keys: Keys,
     sessions: Sessions,
@@ -147,6 +182,8 @@ async fn assemble(
         api_rate: config.limits.api_rate()?,
         pools: if config.role.sends() { config.pools.clone() } else { Vec::new() },
         retry: config.retry_policy()?,
+        public_url: config.server.public_base().map(str::to_owned),
+        demo,
     };
     Ok(App::new(engine, keys, sessions, rules, metrics))
 }
@@ -189,39 +226,56 @@ fn admin_key(
     Ok(Some((key, KeySource::File(path))))
 }
 
-#[expect(clippy::print_stdout, reason = "this is what a person who starts a server wants to see")]
-fn announce(
-    config: &Config,
+/// What a person who starts a server wants to see.
+struct Announcement<'a> {
+    config: &'a Config,
     profile: Profile,
-    backend: &Backend,
+    backend: &'a Backend,
     address: SocketAddr,
-    admin_key: Option<&(String, KeySource)>,
-) {
-    let scheme = config.server.scheme();
-    println!("Redrive {} is listening on {scheme}://{address}", env!("CARGO_PKG_VERSION"));
-    let Config { node, role, .. } = config;
-    if profile == Profile::Serve || !role.serves_api() {
-        println!("This is node {node} with role {role} on {backend}.");
-        return;
-    }
-    // A key that its owner configured is not repeated on a screen.
-    let key = match admin_key {
-        Some((key, KeySource::File(path))) => {
-            println!("The admin key is {key} (kept in {})", path.display());
-            key.as_str()
-        }
-        _ => "$REDRIVE_ADMIN_KEY",
-    };
-    println!(
-        r#"API documentation: {scheme}://{address}/docs
+    admin_key: Option<&'a (String, KeySource)>,
+}
 
+#[expect(clippy::print_stdout, reason = "it is there to be printed")]
+impl Announcement<'_> {
+    fn print(&self, demo: Option<&Demo>) {
+        let Config { node, role, .. } = self.config;
+        let url = format!("{}://{}", self.config.server.scheme(), self.address);
+        println!("Redrive {} is listening on {url}", env!("CARGO_PKG_VERSION"));
+        if self.profile == Profile::Serve || !role.serves_api() {
+            return println!("This is node {node} with role {role} on {}.", self.backend);
+        }
+        if let Some(demo) = demo {
+            println!("{}", demo.words());
+        }
+        // A key that its owner configured is not repeated on a screen.
+        let key = match self.admin_key {
+            Some((key, KeySource::File(path))) => {
+                println!("The admin key is {key} (kept in {})", path.display());
+                Some(key.as_str())
+            }
+            _ => None,
+        };
+        println!("API documentation: {url}/docs");
+        if demo.is_none() {
+            try_it(&url, key.unwrap_or("$REDRIVE_ADMIN_KEY"));
+        }
+        // Behind the #, where browsers keep it to themselves.
+        let fragment = key.map(|key| format!("#{key}")).unwrap_or_default();
+        println!("Dashboard: {url}/dashboard/login{fragment}");
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "these are lines to type")]
+fn try_it(url: &str, key: &str) {
+    println!(
+        r#"
 Try it. Register a webhook (anything that listens on port 9000 will do), publish an event, see what became of it:
 
-  curl -s {scheme}://{address}/v1/webhooks -H "Authorization: Bearer {key}" -H "Content-Type: application/json" -d '{{"url": "http://127.0.0.1:9000/", "events": ["order.*"]}}'
+  curl -s {url}/v1/webhooks -H "Authorization: Bearer {key}" -H "Content-Type: application/json" -d '{{"url": "http://127.0.0.1:9000/", "events": ["order.*"]}}'
 
-  curl -s {scheme}://{address}/v1/events -H "Authorization: Bearer {key}" -H "Content-Type: application/json" -d '{{"event_type": "order.created", "data": {{"order": 42}}}}'
+  curl -s {url}/v1/events -H "Authorization: Bearer {key}" -H "Content-Type: application/json" -d '{{"event_type": "order.created", "data": {{"order": 42}}}}'
 
-  curl -s {scheme}://{address}/v1/deliveries -H "Authorization: Bearer {key}"
+  curl -s {url}/v1/deliveries -H "Authorization: Bearer {key}"
 "#
     );
 }

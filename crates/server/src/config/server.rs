@@ -36,6 +36,8 @@ pub struct Server {
     pub tls_cert: Option<PathBuf>,
     /// A PEM file with the certificate's private key.
     pub tls_key: Option<PathBuf>,
+    /// How the links to this server begin that are given to people.
+    pub public_url: Option<String>,
     /// Networks of the proxies that are believed about who is calling.
     pub trusted_proxies: Vec<IpNet>,
     /// Origins whose pages may call this API from a browser.
@@ -55,6 +57,7 @@ impl Default for Server {
             idle_timeout: Span::secs(75),
             tls_cert: None,
             tls_key: None,
+            public_url: None,
             trusted_proxies: Vec::new(),
             cors_origins: Vec::new(),
         }
@@ -70,6 +73,11 @@ impl Server {
     /// How the URLs of this server begin.
     pub fn scheme(&self) -> &'static str {
         if self.tls().is_some() { "https" } else { "http" }
+    }
+
+    /// How links to this server begin, if the operator says so; without a slash at the end.
+    pub fn public_base(&self) -> Option<&str> {
+        self.public_url.as_deref().map(|url| url.trim_end_matches('/'))
     }
 
     /// Checks what a type alone cannot.
@@ -107,7 +115,32 @@ impl Server {
                 "must not name the whole internet: anybody could pretend to be anybody; list your proxies",
             );
         }
+        self.public_url.as_deref().map_or(Ok(()), check_public_url)?;
         self.cors_origins.iter().try_for_each(|origin| check_origin(origin))
+    }
+}
+
+/// Links are made by writing on behind it.
+fn check_public_url(text: &str) -> Result<(), ConfigError> {
+    let refuse = |reason: &str| {
+        let example = "write it as people reach this server, such as https://hooks.example.com";
+        refuse("public_url", &format!("{reason}; {example}"))
+    };
+    if text.chars().any(|c| c.is_control() || c.is_whitespace() || "\\\"<>".contains(c)) {
+        return refuse("must not contain spaces, quotes, brackets or backslashes");
+    }
+    match Url::parse(text) {
+        Err(_) => refuse("is no URL"),
+        Ok(url) if !["http", "https"].contains(&url.scheme()) => {
+            refuse("must begin with https:// or http://")
+        }
+        Ok(url) if !url.username().is_empty() || url.password().is_some() => {
+            refuse("must not contain a user name or password")
+        }
+        Ok(url) if url.query().is_some() || url.fragment().is_some() => {
+            refuse("must not contain a query (?...) or a fragment (#...)")
+        }
+        Ok(_) => Ok(()),
     }
 }
 
@@ -155,6 +188,12 @@ mod tests {
             ("tls_key = \"a.pem\"", "server.tls_key: is of no use without server.tls_cert"),
             ("trusted_proxies = [\"0.0.0.0/0\"]", "server.trusted_proxies: must not name the whole internet"),
             ("trusted_proxies = [\"10.0.0.1\"]", "; write a list of networks"),
+            ("public_url = \"hooks.example.com\"", "server.public_url: is no URL; write it as"),
+            ("public_url = \"hooks.example.com:8080\"", "must begin with https:// or http://"),
+            ("public_url = \"https://a:b@c.example\"", "user name or password"),
+            ("public_url = \"https://a.example/?x\"", "a query"),
+            ("public_url = \"https://a.example/#x\"", "a fragment"),
+            ("public_url = \"https://a.example/<b>\"", "brackets"),
             ("cors_origins = [\"*\"]", "name each origin"),
             ("cors_origins = [\"https://a.example/\"]", "did you mean \"https://a.example\"?"),
             ("cors_origins = [\"https://A.example:443\"]", "did you mean \"https://a.example\"?"),
@@ -170,5 +209,19 @@ mod tests {
         let file = "tls_cert = \"c.pem\"\ntls_key = \"k.pem\"\ntrusted_proxies = [\"10.0.0.0/8\", \"::1/128\"]\n\
                     cors_origins = [\"https://app.example.com\", \"http://localhost:3000\"]";
         assert_eq!(said(file), "");
+    }
+
+    #[test]
+    fn links_begin_as_the_operator_says() {
+        for (written, base) in [
+            ("https://hooks.example.com", "https://hooks.example.com"),
+            ("https://hooks.example.com/", "https://hooks.example.com"),
+            ("http://localhost:8080/redrive/", "http://localhost:8080/redrive"),
+        ] {
+            let file = format!("server.public_url = {written:?}");
+            let config = parse(Profile::Serve, &file, []).unwrap();
+            config.validate(Profile::Serve).unwrap();
+            assert_eq!(config.server.public_base(), Some(base));
+        }
     }
 }

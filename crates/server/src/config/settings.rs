@@ -47,8 +47,12 @@ pub const SETTINGS: &[Setting] = &[
     setting("server.tls_cert", "A PEM file with the certificate chain. With it the API speaks TLS itself."),
     setting("server.tls_key", "A PEM file with the certificate's private key."),
     setting(
+        "server.public_url",
+        "How links that are given to people begin, such as https://hooks.example.com. As each request says unless set.",
+    ),
+    setting(
         "server.trusted_proxies",
-        "Networks of proxies whose X-Forwarded-For is believed. None: anybody can write that header.",
+        "Networks of proxies whose X-Forwarded-* is believed. None: anybody can write those headers.",
     ),
     setting(
         "server.cors_origins",

@@ -4,7 +4,7 @@ use askama::Template;
 use axum::{
     Form,
     extract::{Query, State},
-    http::{HeaderMap, StatusCode, header},
+    http::{Extensions, HeaderMap, StatusCode, header},
     response::{IntoResponse, Redirect, Response},
 };
 use serde::Deserialize;
@@ -17,7 +17,7 @@ use super::{
 use crate::{
     api::{AppState, Problem, client_address},
     app::session,
-    http::cookie,
+    http::{Scheme, cookie},
 };
 
 #[derive(Template)]
@@ -65,7 +65,7 @@ pub(super) struct Login {
 /// Begins a session.
 pub(super) async fn log_in(
     State(app): State<AppState>,
-    extensions: axum::http::Extensions,
+    extensions: Extensions,
     headers: HeaderMap,
     Form(login): Form<Login>,
 ) -> Result<Response, Failed> {
@@ -82,7 +82,7 @@ pub(super) async fn log_in(
         "" => home_of(&caller),
         next => next.to_owned(),
     };
-    let cookie = cookie::begin(&value, is_secure(&headers)).ok_or_else(Problem::internal)?;
+    let cookie = cookie::begin(&value, is_secure(&extensions)).ok_or_else(Problem::internal)?;
     Ok(([(header::SET_COOKIE, cookie)], Redirect::to(&next)).into_response())
 }
 
@@ -93,12 +93,16 @@ pub(super) struct Logout {
 }
 
 /// Ends a session in this browser.
-pub(super) async fn log_out(headers: HeaderMap, Form(logout): Form<Logout>) -> Result<Response, Failed> {
+pub(super) async fn log_out(
+    extensions: Extensions,
+    headers: HeaderMap,
+    Form(logout): Form<Logout>,
+) -> Result<Response, Failed> {
     let is_ours = cookie::session(&headers).is_some_and(|cookie| session::is_token_of(&logout.token, cookie));
     if !is_ours {
         return Ok(Redirect::to("/dashboard").into_response());
     }
-    let cookie = cookie::end(is_secure(&headers)).ok_or_else(Problem::internal)?;
+    let cookie = cookie::end(is_secure(&extensions)).ok_or_else(Problem::internal)?;
     Ok(([(header::SET_COOKIE, cookie)], Redirect::to("/dashboard/login")).into_response())
 }
 
@@ -108,8 +112,9 @@ fn is_from_elsewhere(headers: &HeaderMap) -> bool {
     site.is_some_and(|site| !matches!(site, "same-origin" | "none"))
 }
 
-fn is_secure(headers: &HeaderMap) -> bool {
-    headers.get("x-forwarded-proto").is_some_and(|scheme| scheme == "https")
+/// Whether the browser came over TLS: then the cookie goes no other way.
+fn is_secure(extensions: &Extensions) -> bool {
+    extensions.get::<Scheme>() == Some(&Scheme::Https)
 }
 
 #[cfg(test)]

@@ -32,6 +32,8 @@ pub(super) struct Frame {
     pub(super) may_publish: bool,
     /// What scripts send with every change.
     pub(super) token: String,
+    /// Whether everything here is made up.
+    pub(super) is_demo: bool,
     /// The version of Redrive.
     pub(super) version: &'static str,
 }
@@ -48,6 +50,7 @@ impl Frame {
             may_manage: viewer.may_manage(),
             may_publish: viewer.may_publish(),
             token: viewer.token.clone(),
+            is_demo: viewer.is_demo,
             version: env!("CARGO_PKG_VERSION"),
         }
     }

@@ -20,6 +20,8 @@ pub(super) struct Viewer {
     pub(super) by: Actor,
     /// What their pages send with every change.
     pub(super) token: String,
+    /// Whether what they see is made up.
+    pub(super) is_demo: bool,
 }
 
 impl Viewer {
@@ -59,7 +61,9 @@ impl FromRequestParts<AppState> for Viewer {
         let address = client_address(&parts.extensions);
         let in_session = |cookie| Some((app.in_session(cookie, address)?, session::token(cookie)));
         match cookie::session(&parts.headers).and_then(in_session) {
-            Some((caller, token)) => Ok(Self { by: Actor { caller, address }, token }),
+            Some((caller, token)) => {
+                Ok(Self { by: Actor { caller, address }, token, is_demo: app.rules().demo })
+            }
             None => Err(Failed::LogIn {
                 next: parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default(),
             }),

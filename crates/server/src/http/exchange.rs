@@ -31,6 +31,7 @@ impl Surface {
         let (mut parts, body) = request.into_parts();
         let id = self.ids.of(&parts.headers);
         let client = self.client(peer, &parts.headers);
+        let scheme = self.scheme(peer, &parts.headers);
         let origin = self.cors.allowed(&parts.headers);
         let (method, uri) = (parts.method.clone(), parts.uri.clone());
         let preflight = if origin.is_some() { Cors::preflight(&parts) } else { None };
@@ -38,6 +39,7 @@ impl Surface {
             Some(answer) => answer,
             None => {
                 parts.extensions.insert(client);
+                parts.extensions.insert(scheme);
                 parts.extensions.insert(id.clone());
                 let span = tracing::debug_span!("request", id = id.as_str(), %method, path = uri.path());
                 let request = Request::from_parts(parts, Body::new(body));

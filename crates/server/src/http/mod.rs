@@ -1,5 +1,6 @@
 //! The HTTP server: accepts connections, bounded in number and patience, and finishes what it has begun.
 
+mod base;
 mod client;
 pub(crate) mod cookie;
 mod cors;
@@ -29,7 +30,11 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub(crate) use self::tls::{Reload, Tls};
-pub use self::{client::ClientAddr, request_id::RequestId};
+pub use self::{
+    base::{BaseUrl, Scheme},
+    client::ClientAddr,
+    request_id::RequestId,
+};
 use self::{
     cors::Cors,
     places::{Place, Places},

@@ -1,0 +1,119 @@
+//! Where a demo keeps its data: never among anybody else's.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use redrive_engine::clock;
+
+use crate::{
+    cli::CliError,
+    files::{make_new_private_folder, make_private_folder},
+};
+
+/// The database of a demo. By its name a folder is known as one of a demo.
+const DATABASE: &str = "redrive-demo.db";
+
+/// The folder of a demo. A temporary one goes when this is dropped.
+pub(super) struct Folder {
+    path: PathBuf,
+    temporary: bool,
+}
+
+impl Folder {
+    /// The folder that was named, or a temporary one.
+    pub(super) fn open(named: Option<&Path>) -> Result<Self, CliError> {
+        match named {
+            Some(path) => Self::named(path),
+            None => Self::temporary(),
+        }
+    }
+
+    /// Takes a folder that is new, empty, or one of an earlier demo.
+    fn named(path: &Path) -> Result<Self, CliError> {
+        let failed = |error: std::io::Error| CliError::said(format!("--data: {}: {error}", path.display()));
+        let path = std::path::absolute(path).map_err(failed)?;
+        make_private_folder(&path).map_err(failed)?;
+        let is_empty = fs::read_dir(&path).map_err(failed)?.next().is_none();
+        if !is_empty && !path.join(DATABASE).exists() {
+            let path = path.display();
+            return Err(CliError::said(format!(
+                "--data: {path} holds something else than a demo's data; name a new folder, so that nothing is mixed up"
+            )));
+        }
+        Ok(Self { path, temporary: false })
+    }
+
+    fn temporary() -> Result<Self, CliError> {
+        let name = format!("redrive-demo-{}", &clock::secret_hex()[..12]);
+        let path = std::env::temp_dir().join(name);
+        make_new_private_folder(&path).map_err(|error| {
+            CliError::said(format!("{}: {error}; name another folder with --data DIR", path.display()))
+        })?;
+        Ok(Self { path, temporary: true })
+    }
+
+    /// The URL of the database in it.
+    pub(super) fn database(&self) -> Result<String, CliError> {
+        let path = self.path.join(DATABASE);
+        let text = path.to_str().ok_or_else(|| CliError::said("--data: must be valid UTF-8"))?;
+        Ok(format!("sqlite:{text}"))
+    }
+
+    /// Where it is and what becomes of it.
+    pub(super) fn describe(&self) -> String {
+        let path = self.path.display();
+        match self.temporary {
+            true => format!("Its data is in {path} and goes when it stops; --data DIR keeps it."),
+            false => format!("Its data is kept in {path}; the next demo with this folder goes on with it."),
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if self.temporary
+            && let Err(error) = fs::remove_dir_all(&self.path)
+        {
+            tracing::warn!(%error, folder = %self.path.display(), "the demo's folder could not be removed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_temporary_folder_is_its_owners_and_goes_in_the_end() {
+        let (one, other) = (Folder::open(None).unwrap(), Folder::open(None).unwrap());
+        assert_ne!(one.path, other.path);
+        let mode = fs::metadata(&one.path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        fs::write(one.path.join(DATABASE), "x").unwrap();
+        let path = one.path.clone();
+        drop(one);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_named_folder_is_a_demos_own_and_stays() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("kept");
+        let folder = Folder::open(Some(&path)).unwrap();
+        fs::write(path.join(DATABASE), "x").unwrap();
+        drop(folder);
+        assert!(path.join(DATABASE).exists());
+        assert!(Folder::open(Some(&path)).is_ok(), "again");
+
+        let others = home.path().join("others");
+        fs::create_dir(&others).unwrap();
+        assert!(Folder::open(Some(&others)).is_ok(), "empty");
+        fs::write(others.join("redrive.db"), "x").unwrap();
+        let refused = Folder::open(Some(&others)).err().unwrap().to_string();
+        assert!(refused.starts_with("--data: ") && refused.contains("name a new folder"), "{refused}");
+    }
+}
