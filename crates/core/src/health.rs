@@ -126,6 +126,25 @@ impl Rollup {
     pub fn success_rate(&self) -> Option<f64> {
         (self.attempts > 0).then(|| f64::from(self.successes) / f64::from(self.attempts))
     }
+
+    /// Those that failed.
+    pub fn failures(&self) -> u32 {
+        self.attempts.saturating_sub(self.successes)
+    }
+
+    /// In what way most of them failed.
+    pub fn worst(&self) -> Option<FailureCategory> {
+        worst(&self.by_category)
+    }
+}
+
+/// The category with the highest count; none if all are zero.
+pub fn worst<N: Copy + Default + Ord>(
+    by_category: &[N; FailureCategory::ALL.len()],
+) -> Option<FailureCategory> {
+    let counts = FailureCategory::ALL.into_iter().zip(by_category);
+    let worst = counts.rev().max_by_key(|(_, count)| **count);
+    worst.filter(|(_, count)| **count > N::default()).map(|(category, _)| category)
 }
 
 /// Counts by category in as few bytes as it takes; none if all are zero.
@@ -248,6 +267,12 @@ mod tests {
         assert_eq!((rollup.attempts, rollup.successes, rollup.success_rate()), (4, 2, Some(0.5)));
         assert_eq!(rollup.last_success_at, Some(AT), "the latest, whenever it is heard of");
         assert_eq!(rollup.by_category, [1, 0, 0, 0, 0, 0, 1, 0, 0, 0]);
+        assert_eq!(
+            (rollup.failures(), rollup.worst()),
+            (2, Some(FailureCategory::Timeout)),
+            "the first of equals"
+        );
+        assert_eq!((Rollup::default().failures(), Rollup::default().worst()), (0, None));
         assert_eq!(rollup.latencies.count(), 4);
     }
 

@@ -39,6 +39,7 @@ pub mod signature;
 pub mod subscription;
 pub mod tenant;
 pub mod time;
+pub mod traffic;
 pub mod vault;
 pub mod verification;
 pub mod webhook;

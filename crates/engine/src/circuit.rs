@@ -191,11 +191,9 @@ impl Engine {
         const CIRCUITS: usize = 100;
         const EACH: usize = 10_000;
         let now = self.0.clock.now();
-        let mut blocked = 0;
-        for webhook in self.0.coordination.open(CIRCUITS) {
-            blocked += self.0.store.backlog(webhook, now, EACH).await?.due;
-        }
-        Ok(blocked)
+        let open = self.0.coordination.open(CIRCUITS);
+        let backlogs = self.0.store.backlogs(open, now, EACH).await?;
+        Ok(backlogs.iter().map(|(_, backlog)| backlog.due).sum())
     }
 }
 

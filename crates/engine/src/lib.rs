@@ -56,7 +56,7 @@ use tokio::sync::{Notify, Semaphore};
 
 pub use circuit::Circuits;
 pub use coordination::CircuitAction;
-pub use dispatch::Load;
+pub use dispatch::{Held, Load};
 pub use metrics::Metrics;
 pub use operations::{Survey, TurnError};
 pub use publish::{Draft, PublishError, Receipt};

@@ -105,7 +105,7 @@ impl Inner {
     ) -> Changed {
         let now = self.clock.now();
         let category = category(verdict);
-        self.health.add(pass.hook.id, tried.exchange.timings.total, category, now);
+        self.health.add(&pass.hook, tried.exchange.timings.total, category, now);
         // What we cut off ourselves, or was called off, tells nothing about the endpoint.
         let ours = matches!(&tried.exchange.result, Err(failed) if failed.failure == SendFailure::Drained);
         let tells_nothing = category.is_some() && (cancelled || ours);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use redrive_core::{
-    DeliveryId, EventId, TenantId, WebhookId,
+    DeliveryId, DeliveryStatus, EventId, TenantId, WebhookId,
     lane::{Lane, Priority},
 };
 use redrive_store::{
@@ -160,11 +160,13 @@ impl Engine {
         reason: String,
     ) -> Result<Cancelled, StoreError> {
         let now = self.0.clock.now();
-        let cancelled = self.0.store.cancel(tenant, delivery, reason.clone(), now).await?;
+        let cancelled = self.0.store.cancel(tenant.clone(), delivery, reason.clone(), now).await?;
         // Whatever came after it in its order may go now.
         self.0.alarm.ring();
-        if cancelled == Cancelled::Requested {
-            self.0.call_off_here(webhook, delivery, reason);
+        match &cancelled {
+            Cancelled::Requested => self.0.call_off_here(webhook, delivery, reason),
+            Cancelled::Done => self.0.health.ended(&tenant, DeliveryStatus::Cancelled, 1, now),
+            Cancelled::Over(_) | Cancelled::Missing => {}
         }
         Ok(cancelled)
     }

@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 
-use redrive_core::Time;
-use redrive_store::{Epoch, StoreError};
+use redrive_core::{DeliveryStatus, Time};
+use redrive_store::{Epoch, Step, StoreError};
 use tokio::sync::Notify;
 
 use crate::{Inner, queue::Round};
@@ -162,9 +162,14 @@ impl Inner {
             for webhook in over {
                 let reason = webhook.state.cancels_because().unwrap_or_default();
                 let now = self.clock.now();
-                if let Err(error) = self.store.sweep(webhook.id, reason.to_owned(), now, STEP).await {
-                    tracing::warn!(webhook = %webhook.id, %error, "pending deliveries cannot be cancelled yet");
-                    tokio::time::sleep(AFTER_FAILURE).await;
+                match self.store.sweep(webhook.id, reason.to_owned(), now, STEP).await {
+                    Ok(Step { moved, .. }) => {
+                        self.health.ended(&webhook.tenant, DeliveryStatus::Cancelled, moved as u64, now);
+                    }
+                    Err(error) => {
+                        tracing::warn!(webhook = %webhook.id, %error, "pending deliveries cannot be cancelled yet");
+                        tokio::time::sleep(AFTER_FAILURE).await;
+                    }
                 }
             }
             if self.stop.is_cancelled() {

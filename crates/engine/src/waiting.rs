@@ -1,14 +1,21 @@
 //! What a delivery waits for, in words. The same decision as at the gate, made for somebody who asks.
 
+use std::collections::HashMap;
+
 use redrive_core::{
-    Time, WebhookId,
+    TenantId, Time, WebhookId,
     breaker::{CircuitState, CircuitView, Permit},
     gate::{Facts, Scope, Slots, Verdict, WaitingOn, gate},
     webhook::WebhookState,
 };
 use redrive_store::{Delivery, StoreError};
 
-use crate::{Engine, Inner, coordination::Standing, dispatch::Whereabouts, registry::Hook};
+use crate::{
+    Engine, Inner,
+    coordination::Standing,
+    dispatch::{Held, Whereabouts},
+    registry::Hook,
+};
 
 /// Said of what is leased, but not to this node.
 const ELSEWHERE: &str = "it is on its way on another node";
@@ -29,6 +36,8 @@ pub struct Waiting {
 /// What holds a webhook back now.
 #[derive(Clone, Debug)]
 pub struct GateView {
+    /// Whether it gets events, as far as this node knows.
+    pub state: WebhookState,
     /// Its circuit.
     pub circuit: CircuitView,
     /// Until when the endpoint asked not to be called.
@@ -75,23 +84,50 @@ impl Engine {
     /// What holds a webhook back now. None: there is no such webhook.
     pub async fn gate_view(&self, webhook: WebhookId) -> Result<Option<GateView>, StoreError> {
         let inner = &self.0;
-        let Some(hook) = inner.registry.find(&*inner.store, webhook).await? else { return Ok(None) };
-        let now = inner.clock.now();
-        let standing = inner.coordination.standing(&hook, now);
-        let waiting = inner.waits_for(&hook, &standing, true, now);
-        let usage = inner.dispatch.usage(webhook, &hook.tenant.id);
-        Ok(Some(GateView {
+        let hook = inner.registry.find(&*inner.store, webhook).await?;
+        Ok(hook.map(|hook| inner.gate_view(&hook)))
+    }
+
+    /// The same for several webhooks of a tenant; those that it has not are left out.
+    pub async fn gate_views(
+        &self,
+        tenant: &TenantId,
+        webhooks: impl IntoIterator<Item = WebhookId>,
+    ) -> Result<HashMap<WebhookId, GateView>, StoreError> {
+        let inner = &self.0;
+        let mut views = HashMap::new();
+        for webhook in webhooks {
+            let hook = inner.registry.find(&*inner.store, webhook).await?;
+            if let Some(hook) = hook.filter(|hook| hook.tenant.id == *tenant) {
+                views.insert(webhook, inner.gate_view(&hook));
+            }
+        }
+        Ok(views)
+    }
+
+    /// What of a tenant's deliveries is in this node's memory.
+    pub fn held(&self, tenant: &TenantId) -> Held {
+        self.0.dispatch.held(tenant)
+    }
+}
+
+impl Inner {
+    fn gate_view(&self, hook: &Hook) -> GateView {
+        let now = self.clock.now();
+        let standing = self.coordination.standing(hook, now);
+        let waiting = self.waits_for(hook, &standing, true, now);
+        let usage = self.dispatch.usage(hook.id, &hook.tenant.id);
+        GateView {
+            state: hook.state.clone(),
             waiting: waiting.map(|(_, waiting)| waiting),
             circuit: standing.circuit,
             held_until: standing.held_until,
             failing_since: standing.failing_since,
             in_flight: usage.webhook,
             queued: usage.queued,
-        }))
+        }
     }
-}
 
-impl Inner {
     fn held_back(&self, hook: &Hook, delivery: &Delivery, now: Time) -> Option<Waiting> {
         let standing = self.coordination.standing(hook, now);
         let (on, mut waiting) = self.waits_for(hook, &standing, delivery.behind.is_none(), now)?;

@@ -2,6 +2,7 @@
 
 use redrive_core::{
     DeadReason, DeliveryStatus, FailureCategory, breaker::CircuitState, event::PayloadFormat, lane::Priority,
+    traffic::Grain,
 };
 
 use crate::AttemptStatus;
@@ -43,6 +44,10 @@ codes! {
         DeliveryStatus::Delivered = 2,
         DeliveryStatus::Dead = 3,
         DeliveryStatus::Cancelled = 4,
+    }
+    Grain {
+        Grain::Minute = 1,
+        Grain::Hour = 2,
     }
     DeadReason {
         DeadReason::Permanent = 1,

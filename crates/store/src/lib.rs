@@ -19,8 +19,14 @@ pub mod sqlite;
 use std::{future::Future, pin::Pin, sync::Arc};
 
 use redrive_core::{
-    AuditId, DeliveryId, EventId, KeyId, OperationId, TenantId, Time, WebhookId, breaker::SavedCircuit,
-    lane::Priority, operation::OperationState, tenant::TenantRules, vault::MasterKeyId, webhook::Webhook,
+    AuditId, DeliveryId, EventId, KeyId, OperationId, TenantId, Time, WebhookId,
+    breaker::SavedCircuit,
+    lane::Priority,
+    operation::OperationState,
+    tenant::TenantRules,
+    traffic::{Grain, Traffic},
+    vault::MasterKeyId,
+    webhook::Webhook,
 };
 
 pub use error::{OpenError, StoreError};
@@ -107,28 +113,45 @@ pub trait Gates {
     fn set_circuit(&self, tenant: TenantId, webhook: WebhookId, circuit: SavedCircuit) -> Answer<'_, ()>;
     /// The times for which a webhook's circuit was open and that were not over at `from`, oldest first.
     fn circuit_periods(&self, webhook: WebhookId, from: Time, limit: usize) -> Answer<'_, Vec<Period>>;
-    /// How much waits for a webhook; counts no further than `most` of each kind.
-    fn backlog(&self, webhook: WebhookId, now: Time, most: usize) -> Answer<'_, Backlog>;
+    /// The times for which circuits of a tenant were open, those that opened last first.
+    fn incidents(&self, tenant: TenantId, limit: usize) -> Answer<'_, Vec<Incident>>;
+    /// Up to `limit` of a tenant's webhooks whose circuits are not closed, or were set by hand.
+    fn circuits(&self, tenant: TenantId, limit: usize) -> Answer<'_, Vec<Runtime>>;
+    /// How much waits for each of these webhooks; counts no further than `most` of each kind.
+    fn backlogs(
+        &self,
+        webhooks: Vec<WebhookId>,
+        now: Time,
+        most: usize,
+    ) -> Answer<'_, Vec<(WebhookId, Backlog)>>;
+    /// The webhooks of a tenant for which something waits. Looks at no more than so many webhooks.
+    fn backlogged(&self, tenant: TenantId, look_at: usize) -> Answer<'_, Backlogged>;
     /// The webhooks after this one for which something waits, each with the age of its oldest delivery.
     fn oldest(&self, after: Option<WebhookId>, limit: usize) -> Answer<'_, Vec<(WebhookId, Time)>>;
     /// Ends up to `limit` waiting deliveries of a webhook that were made before a time, as expired.
     fn expire(&self, webhook: WebhookId, made_before: Time, now: Time, limit: usize) -> Answer<'_, Step>;
-    /// Adds to what is known of webhooks' minutes.
-    fn add_rollups(&self, rollups: Vec<MinuteRollup>) -> Answer<'_, ()>;
-    /// A webhook's minutes from this time on, oldest first.
-    fn rollups(&self, webhook: WebhookId, from: Time) -> Answer<'_, Vec<MinuteRollup>>;
-    /// When this webhook last took a delivery, as far as its minutes tell.
-    fn last_success(&self, webhook: WebhookId) -> Answer<'_, Option<Time>>;
-    /// Forgets up to `limit` minutes that lie before this time.
-    fn forget_rollups(&self, before: Time, limit: usize) -> Answer<'_, usize>;
-    /// Adds to how many deliveries of tenants have ended.
-    fn add_ended(&self, ended: Vec<EndedSlot>) -> Answer<'_, ()>;
-    /// How many deliveries of a tenant ended in slots from this time on, each slot on its own.
-    fn ended(&self, tenant: TenantId, from: Time) -> Answer<'_, Vec<(Time, Ended)>>;
-    /// Forgets up to `limit` slots that lie before this time.
-    fn forget_ended(&self, before: Time, limit: usize) -> Answer<'_, usize>;
     /// Webhooks that were to be disabled by now.
     fn expiring(&self, now: Time, limit: usize) -> Answer<'_, Expiring>;
+}
+
+/// How webhooks and tenants do: what was sent, counted by the minute and by the hour.
+pub trait Figures {
+    /// Adds to what is known of webhooks' minutes and of tenants' minutes and hours: all of it or nothing.
+    fn add_figures(&self, minutes: Vec<MinuteRollup>, traffic: Vec<TenantRollup>) -> Answer<'_, ()>;
+    /// The minutes of these webhooks from this time on, webhook by webhook, oldest first.
+    fn rollups(&self, webhooks: Vec<WebhookId>, from: Time) -> Answer<'_, Vec<MinuteRollup>>;
+    /// When each of these webhooks last took a delivery in a minute that began no later than the time named with
+    /// it; those of which nothing is known are left out.
+    fn last_successes(&self, asked: Vec<(WebhookId, Time)>) -> Answer<'_, Vec<(WebhookId, Time)>>;
+    /// A tenant's minutes or hours from this time on, oldest first.
+    fn traffic(&self, tenant: TenantId, grain: Grain, from: Time) -> Answer<'_, Vec<(Time, Traffic)>>;
+    /// How many attempts failed from this time on, by webhook. Looks at no more than the latest `most` minutes of
+    /// webhooks with a failure.
+    fn failures(&self, tenant: TenantId, from: Time, most: usize) -> Answer<'_, Failures>;
+    /// Forgets up to `limit` minutes of webhooks that lie before this time.
+    fn forget_rollups(&self, before: Time, limit: usize) -> Answer<'_, usize>;
+    /// Forgets up to `limit` minutes and hours of tenants that are to be kept no longer.
+    fn forget_traffic(&self, now: Time, limit: usize) -> Answer<'_, usize>;
 }
 
 /// Webhooks, and the version that fan-out is checked against.
@@ -250,6 +273,8 @@ pub trait History {
         bounds: [Time; 2],
         most: usize,
     ) -> Answer<'_, DeadCount>;
+    /// How many dead letters a tenant has; counts no further than `most`.
+    fn dead_size(&self, tenant: TenantId, most: usize) -> Answer<'_, usize>;
     /// The attempts of a delivery, first to last. None: no such delivery.
     fn attempts(&self, tenant: TenantId, delivery: DeliveryId) -> Answer<'_, Option<Vec<StoredAttempt>>>;
     /// The attempts of all deliveries of an event, oldest delivery first. None: no such event.
@@ -432,6 +457,7 @@ pub trait Store:
     + Claim
     + Nodes
     + Gates
+    + Figures
     + Webhooks
     + EventTypes
     + Tenancy
@@ -455,6 +481,8 @@ impl<T> Store for T where
         + Claim
         + Nodes
         + Gates
+        + Figures
+        + Figures
         + Webhooks
         + EventTypes
         + Tenancy

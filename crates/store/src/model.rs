@@ -5,6 +5,7 @@ mod claim;
 mod dead;
 mod deliveries;
 mod event_types;
+mod figures;
 mod gates;
 mod history;
 mod keeping;
@@ -16,7 +17,8 @@ mod redrive;
 mod tenancy;
 mod webhooks;
 
+pub(crate) use self::gates::Counted;
 pub use self::{
-    audit::*, claim::*, dead::*, deliveries::*, event_types::*, gates::*, history::*, keeping::*, nodes::*,
-    operations::*, publish::*, record::*, redrive::*, tenancy::*, webhooks::*,
+    audit::*, claim::*, dead::*, deliveries::*, event_types::*, figures::*, gates::*, history::*, keeping::*,
+    nodes::*, operations::*, publish::*, record::*, redrive::*, tenancy::*, webhooks::*,
 };

@@ -55,7 +55,7 @@ async fn plan(client: &tokio_postgres::Client, statement: &str) -> String {
 }
 
 /// Tables that may grow without bound, or are on the way of every delivery.
-const LARGE: [&str; 9] = [
+const LARGE: [&str; 11] = [
     "events",
     "deliveries",
     "undelivered",
@@ -65,6 +65,8 @@ const LARGE: [&str; 9] = [
     "lanes",
     "idempotency",
     "rollups",
+    "tenant_rollups",
+    "circuit_periods",
 ];
 
 /// What is sorted is what was asked for by name, what one order has under way, or the bounded number of rows that

@@ -59,9 +59,7 @@ impl Counts {
 
     /// In what way most of them failed.
     pub fn worst(&self) -> Option<FailureCategory> {
-        let counts = FailureCategory::ALL.into_iter().zip(self.by_category);
-        let worst = counts.rev().max_by_key(|(_, count)| *count);
-        worst.filter(|(_, count)| *count > 0).map(|(category, _)| category)
+        crate::health::worst(&self.by_category)
     }
 }
 

@@ -352,6 +352,10 @@ impl Coordination for Local {
         })
     }
 
+    fn failing_since(&self, webhook: WebhookId) -> Option<Time> {
+        self.state.lock().webhooks.get(&webhook).and_then(|known| known.failing_since)
+    }
+
     fn is_at_rest(&self, hook: &Hook, now: Time) -> bool {
         self.state.lock().webhooks.get(&hook.id).is_none_or(|known| {
             known.circuit.state() != CircuitState::HalfOpen

@@ -175,6 +175,8 @@ pub(crate) trait Coordination: Send + Sync {
     fn learn(&self, hook: &Hook, stored: Option<Runtime>, moves: u64, now: Time) -> Learnt;
     /// Whether its circuit is not closed, was set by hand, or the endpoint asked to be left alone.
     fn is_troubled(&self, webhook: WebhookId, now: Time) -> bool;
+    /// When the first of an unbroken row of failures was, as far as is known here.
+    fn failing_since(&self, webhook: WebhookId) -> Option<Time>;
     /// Whether another node may go on where this one is: no token is missing, and no probe was sent.
     fn is_at_rest(&self, hook: &Hook, now: Time) -> bool;
     /// Every webhook of which anything is known.

@@ -21,7 +21,7 @@ use redrive_core::{
     DeliveryId, TenantId, Time, WebhookId,
     event::{Event, PayloadFormat},
     gate::Scope,
-    lane::Lane,
+    lane::{Lane, Priority},
 };
 use redrive_store::{LaneKey, LaneRoom};
 
@@ -122,6 +122,16 @@ pub(crate) struct Usage {
     pub(crate) queued: usize,
     pub(crate) tenant: usize,
     pub(crate) node: usize,
+}
+
+/// What a node has in memory of one tenant's deliveries.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// How many are queued for each webhook that has any, by priority, the most urgent first; those in an order
+    /// count as normal.
+    pub queued: Vec<(WebhookId, [u64; Priority::ALL.len()])>,
+    /// Requests whose outcome is not stored yet.
+    pub in_flight: usize,
 }
 
 /// How full the node is.
@@ -386,6 +396,11 @@ impl Dispatch {
     /// How many slots a webhook, its tenant and the node use.
     pub(crate) fn usage(&self, webhook: WebhookId, tenant: &TenantId) -> Usage {
         self.state.lock().usage(webhook, tenant)
+    }
+
+    /// What is here of a tenant's.
+    pub(crate) fn held(&self, tenant: &TenantId) -> Held {
+        self.state.lock().held(tenant)
     }
 
     /// Stops sending and hands out everything that is only queued.

@@ -8,11 +8,11 @@ use std::{
 use redrive_core::{
     DeliveryId, TenantId, Time, WebhookId,
     gate::Scope,
-    lane::{CLASSES, Lane},
+    lane::{CLASSES, Lane, Priority},
 };
 
 use super::{
-    Bounds, Ready, Refusal, Usage, Whereabouts, Whom,
+    Bounds, Held, Ready, Refusal, Usage, Whereabouts, Whom,
     lanes::{Block, Hooked, is_retry},
     turns::Rota,
 };
@@ -432,6 +432,23 @@ impl State {
             tenant: self.places.get(tenant).map_or(0, |place| self.tenants[*place].unsettled),
             node: self.unsettled,
         }
+    }
+
+    pub(super) fn held(&self, tenant: &TenantId) -> Held {
+        let Some(place) = self.places.get(tenant).copied() else { return Held::default() };
+        let mut held = Held { queued: Vec::new(), in_flight: self.tenants[place].unsettled };
+        let of_tenant = self.hooks.iter().filter(|(_, hook)| hook.tenant == place);
+        // There may be many of others', which need not be looked at once all of these were.
+        for (webhook, hook) in of_tenant.take(self.tenants[place].hooks) {
+            let mut queued = [0; Priority::ALL.len()];
+            for queue in &hook.lanes {
+                queued[queue.lane.class() % Priority::ALL.len()] += queue.queue.len() as u64;
+            }
+            if queued.iter().any(|count| *count > 0) {
+                held.queued.push((*webhook, queued));
+            }
+        }
+        held
     }
 
     pub(super) fn drain(&mut self) -> Vec<Ready> {

@@ -3,9 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use redrive_core::{
-    DeliveryId, OperationId, Time,
+    DeliveryId, DeliveryStatus, OperationId, Time,
     delivery::BY_REQUEST,
-    operation::{OperationState, Pacer},
+    operation::{OperationKind, OperationState, Pacer},
 };
 use redrive_store::{Epoch, Operation, OperationStep, Stepped, StoreError};
 
@@ -130,6 +130,10 @@ impl Inner {
             Stepped::Done { done, to_call_off } => {
                 pacer.went(done, now);
                 self.alarm.ring();
+                if operation.order.kind == OperationKind::Cancel {
+                    let at_once = done.saturating_sub(to_call_off.len()) as u64;
+                    self.health.ended(&operation.tenant, DeliveryStatus::Cancelled, at_once, now);
+                }
                 for (webhook, delivery) in to_call_off {
                     self.call_off_here(webhook, delivery, BY_REQUEST.to_owned());
                 }

@@ -82,7 +82,7 @@ pub(super) struct StatsView {
     other_webhooks: u64,
 }
 
-/// How many deliveries died lately, redriven since or not. Kept to five minutes, and a few seconds behind.
+/// How many deliveries died lately, redriven since or not. Kept to the minute, and a few seconds behind.
 #[derive(Serialize, ToSchema)]
 pub(super) struct EntriesView {
     /// In the last hour.

@@ -81,10 +81,7 @@ impl App {
             },
             by_event_type: tally(groups, |group| group.event_type.clone()),
             by_webhook: tally(groups, |group| group.webhook),
-            ended: [
-                self.engine.ended(tenant.clone(), bounds[0]).await?,
-                self.engine.ended(tenant, bounds[1]).await?,
-            ],
+            ended: self.ended_lately(tenant, now).await?,
         })
     }
 }

@@ -57,8 +57,9 @@ impl App {
         let now = self.engine.clock().now();
         // What is pending for a webhook that is off waits for nothing: it is being called off.
         let waiting = gate.waiting.filter(|_| state.gets_events());
-        let backlog = self.store().backlog(id, now, MOST).await?;
-        let minutes = self.engine.rollups(id, now.back(DAY)).await?;
+        let backlogs = self.store().backlogs(vec![id], now, MOST).await?;
+        let backlog = backlogs.first().map(|(_, backlog)| *backlog).unwrap_or_default();
+        let minutes = self.engine.rollups(vec![id], now.back(DAY)).await?;
         Ok(Health {
             circuit: self.with_periods(id, gate.circuit).await?,
             last_5_minutes: sum(&minutes, now.back(5 * MINUTE)),
@@ -67,7 +68,12 @@ impl App {
             last_success_at: self.engine.last_success(id).await?,
             failing_since: gate.failing_since,
             in_flight: gate.in_flight,
-            backlog: attributed(&backlog, gate.queued, waiting.as_ref().map(|waiting| waiting.on)),
+            backlog: attributed(
+                &backlog,
+                gate.queued as u64,
+                waiting.as_ref().map(|waiting| waiting.on),
+                MOST,
+            ),
             waiting,
             state,
         })
@@ -84,10 +90,14 @@ fn sum(minutes: &[MinuteRollup], from: Time) -> Rollup {
 }
 
 /// Says of each kind what it waits for; what is due waits for what holds the webhook back.
-/// A pause or a pool that nobody serves holds back everything, due or not.
-fn attributed(backlog: &Backlog, queued: usize, holds_back: Option<WaitingOn>) -> BacklogSeen {
+/// A pause or a pool that nobody serves holds back everything, due or not. `most` of each kind were counted.
+pub(super) fn attributed(
+    backlog: &Backlog,
+    queued: u64,
+    holds_back: Option<WaitingOn>,
+    most: usize,
+) -> BacklogSeen {
     let of_all = holds_back.filter(|why| matches!(why, WaitingOn::Paused | WaitingOn::Pool));
-    let queued = queued as u64;
     let kinds = [
         (holds_back.unwrap_or(WaitingOn::Capacity), backlog.due + queued),
         (of_all.unwrap_or(WaitingOn::Schedule), backlog.scheduled),
@@ -98,9 +108,9 @@ fn attributed(backlog: &Backlog, queued: usize, holds_back: Option<WaitingOn>) -
         *by_waiting_on.entry(why.name()).or_default() += count;
     }
     BacklogSeen {
-        total: backlog.due + queued + backlog.scheduled + backlog.in_order,
+        total: backlog.total() + queued,
         by_waiting_on,
-        counted_up_to: backlog.more.then_some(MOST),
+        counted_up_to: backlog.more.then_some(most),
     }
 }
 
@@ -111,6 +121,7 @@ mod tests {
     #[test]
     fn minutes_count_until_they_are_over() {
         let minute = |secs: u32, attempts: u32| MinuteRollup {
+            tenant: TenantId::default(),
             webhook: WebhookId::new(Time::default(), &[0; 10]),
             minute: Time::from_secs(secs),
             rollup: Rollup { attempts, ..Rollup::default() },
@@ -124,13 +135,13 @@ mod tests {
 
     #[test]
     fn the_backlog_says_what_it_waits_for() {
-        let backlog = Backlog { due: 3, scheduled: 2, in_order: 0, more: false };
-        let held = attributed(&backlog, 0, Some(WaitingOn::CircuitOpen));
+        let backlog = Backlog { due: 3, scheduled: 2, ..Backlog::default() };
+        let held = attributed(&backlog, 0, Some(WaitingOn::CircuitOpen), MOST);
         assert_eq!((held.total, held.counted_up_to), (5, None));
         assert_eq!(held.by_waiting_on, BTreeMap::from([("circuit_open", 3), ("schedule", 2)]));
-        let parked = attributed(&backlog, 1, Some(WaitingOn::Paused));
+        let parked = attributed(&backlog, 1, Some(WaitingOn::Paused), MOST);
         assert_eq!(parked.by_waiting_on, BTreeMap::from([("paused", 6)]));
-        let free = attributed(&Backlog { in_order: 4, more: true, ..backlog }, 0, None);
+        let free = attributed(&Backlog { in_order: 4, more: true, ..backlog }, 0, None, MOST);
         assert_eq!((free.total, free.counted_up_to), (9, Some(MOST)));
         assert_eq!(free.by_waiting_on, BTreeMap::from([("capacity", 3), ("order", 4), ("schedule", 2)]));
     }

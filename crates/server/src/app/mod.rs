@@ -13,16 +13,20 @@ mod error;
 pub mod event_types;
 pub mod events;
 pub mod export;
+pub mod glance;
 pub mod health;
 pub mod keys;
 mod metrics;
 pub mod operations;
+pub mod overview;
 pub mod portal;
+pub mod queue;
 pub mod quota;
 pub mod secrets;
 pub mod session;
 pub mod tenants;
 pub mod throttle;
+pub mod traffic;
 pub mod webhooks;
 
 use std::{

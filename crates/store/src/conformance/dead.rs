@@ -1,13 +1,13 @@
-//! Dead letters, counted, and how many deliveries end.
+//! Dead letters, counted.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use redrive_core::{
-    DeadReason, DeliveryId, FailureCategory, TenantId, Time, WebhookId, event::Event, recovery::Recovery,
+    DeadReason, DeliveryId, FailureCategory, TenantId, WebhookId, event::Event, recovery::Recovery,
 };
 
 use super::{Bench, at};
-use crate::{Birth, DeadCount, DeadGroup, DeliveryFilter, Ended, EndedSlot, Next, Outcome};
+use crate::{Birth, DeadCount, DeadGroup, DeliveryFilter, Next, Outcome};
 
 const TYPES: [&str; 3] = ["order.created", "order.paid", "order.sent"];
 /// Between the deaths of a scene.
@@ -109,26 +109,16 @@ pub async fn the_dead_are_counted_no_further_than_asked(bench: &Arc<Bench>) {
     }
 }
 
-fn slot(tenant: &TenantId, minute: i64, delivered: u64, dead: u64) -> EndedSlot {
-    let ended = Ended { delivered, dead, cancelled: 1 };
-    EndedSlot { tenant: tenant.clone(), slot: at(minute * 60_000), ended }
-}
-
-pub async fn what_ended_is_added_up_and_forgotten_in_bounded_steps(bench: &mut Arc<Bench>) {
+pub async fn the_size_of_the_list_is_known_up_to_a_bound(bench: &Arc<Bench>) {
+    let size = async |tenant: &TenantId, most| bench.store().dead_size(tenant.clone(), most).await.unwrap();
+    assert_eq!(size(&bench.tenant, 10).await, 0);
+    let dead = scene(bench).await;
+    for (most, expected) in [(1_000, 60), (60, 60), (59, 59), (0, 0)] {
+        assert_eq!(size(&bench.tenant, most).await, expected);
+    }
+    let (gone, _) = dead[17];
+    bench.retry(gone, bench.again(bench.delivery_id(gone.time())), at(2_000)).await;
+    assert_eq!(size(&bench.tenant, 1_000).await, 59);
     let other = bench.new_tenant("globex").await;
-    let tenant = bench.tenant.clone();
-    let first = vec![slot(&tenant, 0, 5, 1), slot(&other, 0, 7, 0), slot(&tenant, 5, 2, 2)];
-    bench.store().add_ended(first).await.unwrap();
-    Bench::reopen(bench).await;
-    bench.store().add_ended(vec![slot(&tenant, 5, 1, 0), slot(&tenant, 10, 1, 1)]).await.unwrap();
-    let ended = async |from: Time| bench.store().ended(tenant.clone(), from).await.unwrap();
-    let counts = |delivered, dead, cancelled| Ended { delivered, dead, cancelled };
-    let [zero, five, ten] = [0, 5, 10].map(|minute| at(minute * 60_000));
-    let all = [(zero, counts(5, 1, 1)), (five, counts(3, 2, 2)), (ten, counts(1, 1, 1))];
-    assert_eq!(ended(zero).await, all);
-    assert_eq!(ended(five).await, all[1..]);
-    assert_eq!(bench.store().forget_ended(ten, 2).await.unwrap(), 2);
-    assert_eq!(bench.store().forget_ended(ten, 2).await.unwrap(), 1);
-    assert_eq!(bench.store().forget_ended(ten, 2).await.unwrap(), 0);
-    assert_eq!(ended(zero).await, all[2..]);
+    assert_eq!(size(&other, 10).await, 0);
 }

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use redrive_core::{
-    DeliveryId, Time, WebhookId,
+    DeliveryId, TenantId, Time, WebhookId,
     breaker::{CircuitState, Counts, Forced, SavedCircuit},
     webhook::WebhookState,
 };
 
 use super::{Bench, END, FRESH, RETRY, at, closed, ids, order};
 use crate::{
-    Birth, Cancelled, Effects, Failing, LaneKey, LaneRoom, Next, Outcome, Period, Recorded, Runtime,
+    Birth, Cancelled, Effects, Failing, Incident, LaneKey, LaneRoom, Next, Outcome, Period, Recorded, Runtime,
 };
 
 const DONE: Recorded = Recorded::Done { config_version: None };
@@ -430,4 +430,52 @@ pub async fn periods_are_listed_from_a_time_on(bench: &Arc<Bench>) {
     assert_eq!(periods(bench, END, 10).await, all[4..], "one that is open is not over");
     assert_eq!(periods(bench, 0, 2).await, all[3..], "the newest of too many");
     assert_eq!(periods(bench, 0, 0).await, []);
+}
+
+pub async fn a_tenants_incidents_are_listed_the_last_first(bench: &Arc<Bench>) {
+    let globex = bench.new_tenant("globex").await;
+    let [one, other] = [bench.webhook, bench.webhook_id()];
+    let incidents = async |tenant: &TenantId, limit| -> Vec<(WebhookId, i64, Option<i64>, bool)> {
+        let found = bench.store().incidents(tenant.clone(), limit).await.unwrap();
+        let millis = |time: Time| time.millis() - at(0).millis();
+        let told = |incident: &Incident| {
+            let period = &incident.period;
+            (incident.webhook, millis(period.opened_at), period.ended_at.map(millis), period.forced)
+        };
+        found.iter().map(told).collect()
+    };
+    assert_eq!(incidents(&bench.tenant, 10).await, []);
+    set(bench, one, &open(1, 10, 400)).await;
+    set(bench, other, &open(1, 20, 400)).await;
+    set(bench, one, &moved(CircuitState::HalfOpen, 2, 30)).await;
+    set(bench, one, &forced(true, 3, 40, None)).await;
+    bench.store().set_circuit(globex.clone(), bench.webhook_id(), open(1, 50, 400)).await.unwrap();
+    let all = [(one, 40, None, true), (other, 20, None, false), (one, 10, Some(30), false)];
+    assert_eq!(incidents(&bench.tenant, 10).await, all);
+    assert_eq!(incidents(&bench.tenant, 2).await, all[..2]);
+    assert_eq!(incidents(&globex, 10).await.len(), 1);
+    let counts = bench.store().incidents(bench.tenant.clone(), 3).await.unwrap()[2].period.counts;
+    assert_eq!(counts, open(1, 10, 400).counts);
+}
+
+pub async fn a_tenants_circuits_are_listed_while_they_are_not_closed(bench: &Arc<Bench>) {
+    let globex = bench.new_tenant("globex").await;
+    let mut webhooks = [bench.webhook_id(), bench.webhook_id(), bench.webhook_id(), bench.webhook_id()];
+    webhooks.sort_unstable();
+    let half_open = moved(CircuitState::HalfOpen, 2, 30);
+    set(bench, webhooks[0], &open(1, 10, 400)).await;
+    set(bench, webhooks[1], &half_open).await;
+    set(bench, webhooks[2], &forced(false, 1, 20, None)).await;
+    // Only held back, or closed again.
+    hold(bench, bench.webhook, 900).await;
+    set(bench, webhooks[3], &open(1, 10, 400)).await;
+    set(bench, webhooks[3], &SavedCircuit { generation: 2, since: at(40), ..closed() }).await;
+    bench.store().set_circuit(globex.clone(), bench.webhook_id(), open(1, 50, 400)).await.unwrap();
+    let circuits = async |limit| bench.store().circuits(bench.tenant.clone(), limit).await.unwrap();
+    let found = circuits(10).await;
+    assert_eq!(found.iter().map(|one| one.webhook).collect::<Vec<_>>(), webhooks[..3]);
+    assert_eq!(found[1].circuit, Some(half_open));
+    assert!(found.iter().all(|one| one.tenant == bench.tenant));
+    assert_eq!(circuits(2).await, found[..2]);
+    assert_eq!(bench.store().circuits(globex, 10).await.unwrap().len(), 1);
 }

@@ -216,6 +216,8 @@ macro_rules! conformance_suite {
             trouble_is_told_as_it_was_stored,
             periods_begin_and_end_once,
             periods_are_listed_from_a_time_on,
+            a_tenants_incidents_are_listed_the_last_first,
+            a_tenants_circuits_are_listed_while_they_are_not_closed,
         }
         $crate::conformance_theme! { $open, lanes:
             a_retry_leaves_the_fresh_lane,
@@ -233,11 +235,18 @@ macro_rules! conformance_suite {
             the_oldest_that_waits_is_told_page_by_page,
             a_backlog_is_counted_by_what_it_waits_for,
             a_backlog_is_counted_no_further_than_asked,
+            backlogs_are_counted_by_priority_and_webhook,
+            the_webhooks_of_a_tenant_that_something_waits_for_are_found,
         }
         $crate::conformance_theme! { $open, minutes:
             figures_of_a_minute_are_added_up,
             minutes_are_read_from_a_time_on,
+            minutes_of_several_webhooks_are_read_at_once,
             the_last_success_is_known,
+            webhooks_that_fail_are_found_however_many_do_not,
+            traffic_is_added_up_and_read_from_a_time_on,
+            figures_are_added_all_or_nothing_by_many_at_once,
+            traffic_is_forgotten_in_bounded_steps_when_its_time_is_over,
             minutes_are_forgotten_in_bounded_steps,
         }
         $crate::conformance_theme! { $open, webhooks:
@@ -274,7 +283,7 @@ macro_rules! conformance_suite {
         $crate::conformance_theme! { $open, dead:
             the_dead_are_counted_by_all_that_tells_them_apart,
             the_dead_are_counted_no_further_than_asked,
-            what_ended_is_added_up_and_forgotten_in_bounded_steps,
+            the_size_of_the_list_is_known_up_to_a_bound,
         }
         $crate::conformance_theme! { $open, tenancy:
             there_is_a_tenant_from_the_start,

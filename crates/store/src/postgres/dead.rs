@@ -1,4 +1,4 @@
-//! Counting dead letters, and how many deliveries end. Counting walks one index that has all it needs.
+//! Counting dead letters. Counting walks one index that has all it needs.
 
 use redrive_core::{TenantId, Time};
 use tokio_postgres::Row;
@@ -6,10 +6,10 @@ use tokio_postgres::Row;
 use super::{
     convert::{Col, get, get_opt, plain},
     listing::Asked,
-    session::{Failure, Session, Tx, Values},
+    session::{Failure, Tx, Values},
 };
 use crate::{
-    DeadCount, DeadGroup, DeliveryFilter, Ended, EndedSlot,
+    DeadCount, DeadGroup, DeliveryFilter,
     lead::{Lead, Range},
 };
 
@@ -27,22 +27,13 @@ const COUNT: &str = "SELECT x.webhook, x.event_type, x.category, x.reason,
      GROUP BY 1, 2, 3, 4, 5";
 const IS_MORE: &str = "SELECT 1 FROM dead x WHERE x.tenant = $1 AND x.delivery >= $2 AND x.delivery < $3
      ORDER BY x.delivery DESC LIMIT 1 OFFSET $4";
-const ADD: &str = "INSERT INTO ended VALUES ($1, $2, $3, $4, $5) ON CONFLICT (tenant, slot) DO UPDATE SET
-         delivered = ended.delivered + excluded.delivered, dead = ended.dead + excluded.dead,
-         cancelled = ended.cancelled + excluded.cancelled";
-const ENDED: &str =
-    "SELECT slot, delivered, dead, cancelled FROM ended WHERE tenant = $1 AND slot >= $2 ORDER BY slot";
-const FORGET: &str = "DELETE FROM ended WHERE ctid = ANY(ARRAY(
-         SELECT ctid FROM ended WHERE slot < $1 ORDER BY slot LIMIT $2 FOR UPDATE SKIP LOCKED))";
+const SIZE: &str = "SELECT count(*) FROM (SELECT 1 FROM dead x WHERE x.tenant = $1
+     ORDER BY x.delivery DESC LIMIT $2) x";
 
 /// The statements whose cost must follow what they count: a test explains their plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 4] = [
-    ("count the dead", COUNT),
-    ("more of the dead", IS_MORE),
-    ("what ended", ENDED),
-    ("forget what ended", FORGET),
-];
+pub(super) const PLANNED: [(&str, &str); 3] =
+    [("count the dead", COUNT), ("more of the dead", IS_MORE), ("size of the dead", SIZE)];
 
 pub(super) async fn count(
     session: Tx,
@@ -86,28 +77,9 @@ pub(super) async fn count(
     Ok(DeadCount { groups, more: session.exists(IS_MORE, beyond).await? })
 }
 
-/// In the order of tenants and times, so that nodes that add at once do not wait for one another in a circle.
-pub(super) async fn add(tx: &Session, ended: &[EndedSlot]) -> Result<(), Failure> {
-    let mut ended: Vec<_> = ended.iter().collect();
-    ended.sort_by(|a, b| (a.tenant.as_str(), a.slot).cmp(&(b.tenant.as_str(), b.slot)));
-    for one in ended {
-        let Ended { delivered, dead, cancelled } = one.ended;
-        let [delivered, dead, cancelled] = [delivered, dead, cancelled].map(|count| count as i64);
-        tx.execute(ADD, &[&one.tenant.as_str(), &Col(one.slot), &delivered, &dead, &cancelled]).await?;
-    }
-    Ok(())
-}
-
-pub(super) async fn ended(session: Tx, tenant: &TenantId, from: Time) -> Result<Vec<(Time, Ended)>, Failure> {
-    let count = |row: &Row, column| plain::<i64>(row, column).map(i64::unsigned_abs);
-    let rows = session.query(ENDED, &[&tenant.as_str(), &Col(from)]).await?;
-    let read = |row: &Row| {
-        let ended = Ended { delivered: count(row, 1)?, dead: count(row, 2)?, cancelled: count(row, 3)? };
-        Ok((get(row, 0)?, ended))
-    };
-    rows.iter().map(read).collect()
-}
-
-pub(super) async fn forget(tx: &Session, before: Time, limit: usize) -> Result<usize, Failure> {
-    Ok(tx.execute(FORGET, &[&Col(before), &(limit as i64)]).await? as usize)
+/// How many there are of a tenant, counted no further than `most`.
+pub(super) async fn size(session: Tx, tenant: &TenantId, most: usize) -> Result<usize, Failure> {
+    let most = i64::try_from(most).unwrap_or(i64::MAX);
+    let row = session.query_one(SIZE, &[&tenant.as_str(), &most]).await?;
+    Ok(plain::<i64>(&row, 0)?.unsigned_abs() as usize)
 }

@@ -1,19 +1,17 @@
-//! What holds webhooks back, what their circuits have been through, and how they did, minute by minute.
+//! What holds webhooks back, and what their circuits have been through.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use redrive_core::{
     DeadReason, DeliveryId, DeliveryStatus, TenantId, Time, WebhookId,
     breaker::{CircuitState, SavedCircuit},
-    health::{self, Latencies, Rollup},
     webhook::{Webhook, WebhookState},
 };
 use tokio_postgres::Row;
 
 use super::{
-    Postgres, changes,
+    Postgres, backlog, changes,
     convert::{Col, get, get_opt, plain},
-    dead,
     lanes::{self, Keys},
     record,
     session::{Failure, Session, Tx},
@@ -21,8 +19,8 @@ use super::{
     webhooks::{from_json, to_json},
 };
 use crate::{
-    Answer, Backlog, Change, Effects, Ended, EndedSlot, Expiring, Failing, Gates, MinuteRollup, Outcome,
-    Period, Runtime, Step,
+    Answer, Backlog, Backlogged, Change, Effects, Expiring, Failing, Gates, Incident, Outcome, Period,
+    Runtime, Step,
 };
 
 macro_rules! troubled {
@@ -38,20 +36,10 @@ macro_rules! troubled {
 /// The newest first, so that a page costs what it shows.
 const PERIODS: &str = "SELECT opened_at, ended_at, forced, counts FROM circuit_periods
      WHERE webhook = $1 ORDER BY opened_at DESC LIMIT $2";
-/// Outside of orders the place in a lane is the due time, which the index knows.
-const FREE_DUE: &str = "SELECT count(*) FROM unnest(ARRAY['hf', 'nf', 'lf', 'hr', 'nr', 'lr']) AS k(lane)
-     CROSS JOIN LATERAL (SELECT 1 FROM waiting w
-         WHERE w.webhook = $1 AND w.lane = k.lane COLLATE \"C\" AND w.place <= $2 LIMIT $3) w";
-const FREE_LATER: &str = "SELECT count(*) FROM unnest(ARRAY['hf', 'nf', 'lf', 'hr', 'nr', 'lr']) AS k(lane)
-     CROSS JOIN LATERAL (SELECT 1 FROM waiting w
-         WHERE w.webhook = $1 AND w.lane = k.lane COLLATE \"C\" AND w.place > $2 LIMIT $3) w";
-const IN_ORDER: &str =
-    "SELECT count(*) FROM (SELECT 1 FROM waiting WHERE webhook = $1 AND lane < 'A' LIMIT $2) w";
-/// The first of each order that nobody has one of.
-const FIRSTS: &str = "SELECT (SELECT w.due FROM waiting w WHERE w.webhook = l.webhook AND w.lane = l.lane
-             ORDER BY w.place, w.seq LIMIT 1)
-     FROM lanes l WHERE l.webhook = $1 AND l.lane < 'A' AND NOT EXISTS
-         (SELECT 1 FROM leased s WHERE s.webhook = l.webhook AND s.lane = l.lane AND s.lane < 'A') LIMIT $2";
+const INCIDENTS: &str = "SELECT opened_at, ended_at, forced, counts, webhook FROM circuit_periods
+     WHERE tenant = $1 ORDER BY opened_at DESC LIMIT $2";
+const CIRCUITS: &str = "SELECT webhook, tenant, hold_until, circuit, failing_since FROM runtime
+     WHERE tenant = $1 AND circuit IS NOT NULL ORDER BY webhook LIMIT $2";
 /// Each webhook is looked up after the one before it: there may be very many lanes to one.
 const OLDEST: &str = "WITH RECURSIVE found(webhook, n) AS (
          (SELECT webhook, 1 FROM lanes WHERE webhook > $1 ORDER BY webhook LIMIT 1)
@@ -64,43 +52,29 @@ const OLDEST: &str = "WITH RECURSIVE found(webhook, n) AS (
 const EXPIRE: &str = "DELETE FROM waiting WHERE delivery = ANY(ARRAY(
          SELECT delivery FROM waiting WHERE webhook = $1 AND created_at < $2 ORDER BY created_at LIMIT $3))
      RETURNING delivery, lane";
-/// A minute's last success is later than those of the minutes before it.
-const LAST_SUCCESS: &str = "SELECT last_success_at FROM rollups
-     WHERE webhook = $1 AND last_success_at IS NOT NULL ORDER BY minute DESC LIMIT 1";
-const FORGET_ROLLUPS: &str = "DELETE FROM rollups WHERE ctid = ANY(ARRAY(
-         SELECT ctid FROM rollups WHERE minute / 60000 < ($1::bigint + 59999) / 60000 AND minute < $1
-         ORDER BY minute / 60000 LIMIT $2 FOR UPDATE SKIP LOCKED))";
 const EXPIRED: &str = "SELECT tenant, id FROM webhooks WHERE expires_at IS NOT NULL AND expires_at <= $1
      ORDER BY expires_at LIMIT $2";
 const NEXT_TO_EXPIRE: &str =
     "SELECT expires_at FROM webhooks WHERE expires_at IS NOT NULL AND expires_at > $1
      ORDER BY expires_at LIMIT 1";
-const BEGIN_PERIOD: &str = "INSERT INTO circuit_periods (webhook, opened_at, forced, counts)
-     SELECT $1, $2, $3, $4
+const BEGIN_PERIOD: &str = "INSERT INTO circuit_periods (webhook, opened_at, forced, counts, tenant)
+     SELECT $1, $2, $3, $4, $5
      WHERE NOT EXISTS (SELECT 1 FROM circuit_periods WHERE webhook = $1 AND ended_at IS NULL)
      ON CONFLICT DO NOTHING";
 const END_PERIOD: &str = "UPDATE circuit_periods SET ended_at = $2 WHERE webhook = $1 AND ended_at IS NULL";
-const ROLLUPS: &str =
-    "SELECT webhook, minute, attempts, successes, categories, latencies, last_success_at FROM rollups
-     WHERE webhook = $1 AND minute >= $2 ORDER BY minute";
 
 /// The statements whose cost must follow what they answer or change: a test explains their plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 14] = [
+pub(super) const PLANNED: [(&str, &str); 9] = [
     ("periods", PERIODS),
-    ("due in lanes", FREE_DUE),
-    ("later in lanes", FREE_LATER),
-    ("in orders", IN_ORDER),
-    ("firsts of orders", FIRSTS),
+    ("incidents", INCIDENTS),
+    ("circuits", CIRCUITS),
     ("oldest", OLDEST),
     ("expire", EXPIRE),
-    ("last success", LAST_SUCCESS),
-    ("forget minutes", FORGET_ROLLUPS),
     ("expired webhooks", EXPIRED),
     ("next to expire", NEXT_TO_EXPIRE),
     ("begin a period", BEGIN_PERIOD),
     ("end a period", END_PERIOD),
-    ("minutes", ROLLUPS),
 ];
 
 impl Gates for Postgres {
@@ -149,8 +123,44 @@ impl Gates for Postgres {
         Box::pin(async move { self.read(|session| circuit_periods(session, webhook, from, limit)).await })
     }
 
-    fn backlog(&self, webhook: WebhookId, now: Time, most: usize) -> Answer<'_, Backlog> {
-        Box::pin(async move { self.read(|session| backlog(session, webhook, now, most)).await })
+    fn incidents(&self, tenant: TenantId, limit: usize) -> Answer<'_, Vec<Incident>> {
+        Box::pin(async move {
+            self.read(|session| {
+                let tenant = &tenant;
+                async move {
+                    let rows = session.query(INCIDENTS, &[&tenant.as_str(), &(limit as i64)]).await?;
+                    let read = |row: &Row| Ok(Incident { webhook: get(row, 4)?, period: read_period(row)? });
+                    rows.iter().map(read).collect()
+                }
+            })
+            .await
+        })
+    }
+
+    fn circuits(&self, tenant: TenantId, limit: usize) -> Answer<'_, Vec<Runtime>> {
+        Box::pin(async move {
+            self.read(|session| {
+                let tenant = &tenant;
+                async move {
+                    let rows = session.query(CIRCUITS, &[&tenant.as_str(), &(limit as i64)]).await?;
+                    rows.iter().map(read_runtime).collect()
+                }
+            })
+            .await
+        })
+    }
+
+    fn backlogs(
+        &self,
+        webhooks: Vec<WebhookId>,
+        now: Time,
+        most: usize,
+    ) -> Answer<'_, Vec<(WebhookId, Backlog)>> {
+        Box::pin(async move { self.read(|session| backlog::of(session, &webhooks, now, most)).await })
+    }
+
+    fn backlogged(&self, tenant: TenantId, look_at: usize) -> Answer<'_, Backlogged> {
+        Box::pin(async move { self.read(|session| backlog::of_tenant(session, &tenant, look_at)).await })
     }
 
     fn oldest(&self, after: Option<WebhookId>, limit: usize) -> Answer<'_, Vec<(WebhookId, Time)>> {
@@ -166,63 +176,6 @@ impl Gates for Postgres {
 
     fn expire(&self, webhook: WebhookId, made_before: Time, now: Time, limit: usize) -> Answer<'_, Step> {
         Box::pin(async move { self.write(|tx| expire(tx, webhook, made_before, now, limit)).await })
-    }
-
-    fn add_rollups(&self, rollups: Vec<MinuteRollup>) -> Answer<'_, ()> {
-        Box::pin(async move {
-            self.write(|tx| {
-                let rollups = &rollups;
-                async move { add_rollups(&tx, rollups).await }
-            })
-            .await
-        })
-    }
-
-    fn rollups(&self, webhook: WebhookId, from: Time) -> Answer<'_, Vec<MinuteRollup>> {
-        Box::pin(async move {
-            self.read(|session| async move {
-                session.query(ROLLUPS, &[&Col(webhook), &Col(from)]).await?.iter().map(read_rollup).collect()
-            })
-            .await
-        })
-    }
-
-    fn last_success(&self, webhook: WebhookId) -> Answer<'_, Option<Time>> {
-        Box::pin(async move {
-            self.read(|session| async move {
-                let row = session.query_opt(LAST_SUCCESS, &[&Col(webhook)]).await?;
-                row.map(|row| get(&row, 0)).transpose()
-            })
-            .await
-        })
-    }
-
-    fn forget_rollups(&self, before: Time, limit: usize) -> Answer<'_, usize> {
-        Box::pin(async move {
-            let limit = limit as i64;
-            let forgotten = self
-                .write(|tx| async move { tx.execute(FORGET_ROLLUPS, &[&Col(before), &limit]).await })
-                .await?;
-            Ok(forgotten as usize)
-        })
-    }
-
-    fn add_ended(&self, ended: Vec<EndedSlot>) -> Answer<'_, ()> {
-        Box::pin(async move {
-            self.write(|tx| {
-                let ended = &ended;
-                async move { dead::add(&tx, ended).await }
-            })
-            .await
-        })
-    }
-
-    fn ended(&self, tenant: TenantId, from: Time) -> Answer<'_, Vec<(Time, Ended)>> {
-        Box::pin(async move { self.read(|session| dead::ended(session, &tenant, from)).await })
-    }
-
-    fn forget_ended(&self, before: Time, limit: usize) -> Answer<'_, usize> {
-        Box::pin(async move { self.write(|tx| async move { dead::forget(&tx, before, limit).await }).await })
     }
 
     fn expiring(&self, now: Time, limit: usize) -> Answer<'_, Expiring> {
@@ -257,29 +210,6 @@ async fn circuit_periods(
     }
     periods.reverse();
     Ok(periods)
-}
-
-async fn backlog(session: Tx, webhook: WebhookId, now: Time, most: usize) -> Result<Backlog, Failure> {
-    let limit = i64::try_from(most).unwrap_or(i64::MAX).saturating_add(1);
-    let (webhook, now_col) = (Col(webhook), Col(now));
-    let count = |row: Row| plain::<i64>(&row, 0).map(i64::unsigned_abs);
-    let due = count(session.query_one(FREE_DUE, &[&webhook, &now_col, &limit]).await?)?;
-    let scheduled = count(session.query_one(FREE_LATER, &[&webhook, &now_col, &limit]).await?)?;
-    let ordered = count(session.query_one(IN_ORDER, &[&webhook, &limit]).await?)?;
-    let (mut firsts, mut firsts_due) = (0, 0);
-    for row in session.query(FIRSTS, &[&webhook, &limit]).await? {
-        firsts += 1;
-        firsts_due += u64::from(get_opt::<Time>(&row, 0)?.is_some_and(|due| due <= now));
-    }
-    let (due, scheduled) = (due + firsts_due, scheduled + firsts - firsts_due);
-    let in_order = ordered.saturating_sub(firsts);
-    let most = most as u64;
-    Ok(Backlog {
-        due: due.min(most),
-        scheduled: scheduled.min(most),
-        in_order: in_order.min(most),
-        more: due.max(scheduled).max(ordered) > most,
-    })
 }
 
 /// Keeps what blocks a webhook as it is until the end of the transaction.
@@ -399,7 +329,11 @@ async fn set_circuit(
     let forced_closed = circuit.forced.as_ref().is_some_and(|forced| !forced.open);
     if forced_open || circuit.state == CircuitState::Open && !forced_closed {
         let counts = to_json(&circuit.counts)?;
-        tx.execute(BEGIN_PERIOD, &[&Col(webhook), &Col(circuit.since), &forced_open, &counts]).await?;
+        tx.execute(
+            BEGIN_PERIOD,
+            &[&Col(webhook), &Col(circuit.since), &forced_open, &counts, &tenant.as_str()],
+        )
+        .await?;
     } else {
         tx.execute(END_PERIOD, &[&Col(webhook), &Col(circuit.since)]).await?;
     }
@@ -449,55 +383,4 @@ fn read_period(row: &Row) -> Result<Period, Failure> {
         forced: plain(row, 2)?,
         counts: from_json(row, 3)?,
     })
-}
-
-fn read_rollup(row: &Row) -> Result<MinuteRollup, Failure> {
-    let rollup = Rollup {
-        attempts: plain::<i64>(row, 2)? as u32,
-        successes: plain::<i64>(row, 3)? as u32,
-        by_category: health::categories_from_bytes(plain(row, 4)?).unwrap_or_default(),
-        latencies: Latencies::from_bytes(plain(row, 5)?).unwrap_or_default(),
-        last_success_at: get_opt(row, 6)?,
-    };
-    Ok(MinuteRollup { webhook: get(row, 0)?, minute: get(row, 1)?, rollup })
-}
-
-/// Adds minutes to those that are there. Several nodes may add to the same ones: each locks them, in order.
-async fn add_rollups(tx: &Session, new: &[MinuteRollup]) -> Result<(), Failure> {
-    let mut sums: BTreeMap<(WebhookId, Time), Rollup> = BTreeMap::new();
-    for one in new {
-        sums.entry((one.webhook, one.minute))
-            .and_modify(|sum| sum.merge(&one.rollup))
-            .or_insert(one.rollup.clone());
-    }
-    for ((webhook, minute), mut sum) in sums {
-        let made = tx
-            .execute(
-                "INSERT INTO rollups VALUES ($1, $2, 0, 0, '', '', NULL) ON CONFLICT DO NOTHING",
-                &[&Col(webhook), &Col(minute)],
-            )
-            .await?;
-        if made == 0 {
-            let known = "SELECT webhook, minute, attempts, successes, categories, latencies, last_success_at
-                         FROM rollups WHERE webhook = $1 AND minute = $2 FOR UPDATE";
-            if let Some(row) = tx.query_opt(known, &[&Col(webhook), &Col(minute)]).await? {
-                sum.merge(&read_rollup(&row)?.rollup);
-            }
-        }
-        tx.execute(
-            "UPDATE rollups SET attempts = $3, successes = $4, categories = $5, latencies = $6, last_success_at = $7
-             WHERE webhook = $1 AND minute = $2",
-            &[
-                &Col(webhook),
-                &Col(minute),
-                &i64::from(sum.attempts),
-                &i64::from(sum.successes),
-                &health::categories_to_bytes(&sum.by_category),
-                &sum.latencies.to_bytes(),
-                &sum.last_success_at.map(Col),
-            ],
-        )
-        .await?;
-    }
-    Ok(())
 }

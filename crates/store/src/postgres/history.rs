@@ -250,6 +250,10 @@ impl History for Postgres {
         )
     }
 
+    fn dead_size(&self, tenant: TenantId, most: usize) -> Answer<'_, usize> {
+        Box::pin(async move { self.read(|session| dead::size(session, &tenant, most)).await })
+    }
+
     fn attempts(&self, tenant: TenantId, delivery: DeliveryId) -> Answer<'_, Option<Vec<StoredAttempt>>> {
         Box::pin(async move { self.read(|session| attempts(session, &tenant, delivery)).await })
     }

@@ -5,6 +5,7 @@
 
 mod archiving;
 mod audit;
+mod backlog;
 mod changes;
 mod claim;
 mod connect;
@@ -12,6 +13,7 @@ mod convert;
 mod dead;
 mod erase;
 mod event_types;
+mod figures;
 mod gates;
 mod hints;
 mod history;
@@ -64,6 +66,8 @@ pub fn planned_statements() -> Vec<(String, String)> {
         &leases::PLANNED,
         &record::PLANNED,
         &gates::PLANNED,
+        &backlog::PLANNED,
+        &figures::PLANNED,
         &publish::PLANNED,
         &plain::PLANNED,
         &undelivered::PLANNED,

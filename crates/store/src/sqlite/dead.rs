@@ -1,16 +1,13 @@
-//! Counting dead letters, and how many deliveries end. Counting walks one index that has all it needs.
+//! Counting dead letters. Counting walks one index that has all it needs.
 
 use std::collections::HashMap;
 
 use redrive_core::{TenantId, Time, WebhookId};
-use rusqlite::{Connection, Row, ToSql, Transaction};
+use rusqlite::{Connection, Row, ToSql};
 
-use super::{
-    convert::{Col, get},
-    listing::Sql,
-};
+use super::{convert::Col, listing::Sql};
 use crate::{
-    DeadCount, DeadGroup, DeliveryFilter, Ended, EndedSlot,
+    DeadCount, DeadGroup, DeliveryFilter,
     codes::Code,
     lead::{Lead, Range},
 };
@@ -20,6 +17,9 @@ const NEWEST: &str = "SELECT webhook, event_type, category, reason, died_at FROM
      WHERE tenant = ? AND delivery >= ? AND delivery < ? ORDER BY delivery DESC LIMIT ?";
 const IS_MORE: &str = "SELECT 1 FROM dead WHERE tenant = ? AND delivery >= ? AND delivery < ?
      ORDER BY delivery DESC LIMIT 1 OFFSET ?";
+
+const SIZE: &str =
+    "SELECT count(*) FROM (SELECT 1 FROM dead WHERE tenant = ? ORDER BY delivery DESC LIMIT ?)";
 
 /// Counts those of the newest `most` that a filter wants: however rare they are, no more are looked at.
 pub(super) fn count(
@@ -80,48 +80,12 @@ fn known<T: Code>(code: i16) -> rusqlite::Result<T> {
     T::of(code).ok_or(rusqlite::Error::IntegralValueOutOfRange(0, code.into()))
 }
 
-fn number(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
-    row.get::<_, i64>(column).map(i64::unsigned_abs)
-}
-
-pub(super) fn add(transaction: &Transaction<'_>, ended: &[EndedSlot]) -> rusqlite::Result<()> {
-    for one in ended {
-        transaction
-            .prepare_cached(
-                "INSERT INTO ended VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
-                     delivered = delivered + excluded.delivered, dead = dead + excluded.dead,
-                     cancelled = cancelled + excluded.cancelled",
-            )?
-            .execute((
-                one.tenant.as_str(),
-                Col(one.slot),
-                one.ended.delivered as i64,
-                one.ended.dead as i64,
-                one.ended.cancelled as i64,
-            ))?;
-    }
-    Ok(())
-}
-
-pub(super) fn ended(
-    connection: &Connection,
-    tenant: &TenantId,
-    from: Time,
-) -> rusqlite::Result<Vec<(Time, Ended)>> {
-    let slots =
-        "SELECT slot, delivered, dead, cancelled FROM ended WHERE tenant = ? AND slot >= ? ORDER BY slot";
-    let read = |row: &Row<'_>| {
-        let ended = Ended { delivered: number(row, 1)?, dead: number(row, 2)?, cancelled: number(row, 3)? };
-        Ok((get(row, 0)?, ended))
-    };
-    connection.prepare_cached(slots)?.query_map((tenant.as_str(), Col(from)), read)?.collect()
-}
-
-pub(super) fn forget(transaction: &Transaction<'_>, before: Time, limit: usize) -> rusqlite::Result<usize> {
-    transaction.execute(
-        "DELETE FROM ended WHERE (tenant, slot) IN (SELECT tenant, slot FROM ended WHERE slot < ? LIMIT ?)",
-        (Col(before), limit as i64),
-    )
+/// How many there are of a tenant, counted no further than `most`.
+pub(super) fn size(connection: &Connection, tenant: &TenantId, most: usize) -> rusqlite::Result<usize> {
+    let most = i64::try_from(most).unwrap_or(i64::MAX);
+    let count = |row: &Row<'_>| row.get::<_, i64>(0);
+    let counted = connection.prepare_cached(SIZE)?.query_row((tenant.as_str(), most), count)?;
+    Ok(counted.unsigned_abs() as usize)
 }
 
 /// The statements that count, for a test that looks at their plans.
@@ -129,3 +93,7 @@ pub(super) fn forget(transaction: &Transaction<'_>, before: Time, limit: usize) 
 pub(super) fn planned() -> [(String, String); 2] {
     [("count the dead".into(), NEWEST.into()), ("more of the dead".into(), IS_MORE.into())]
 }
+
+/// One whose cost must follow what it counts: for another such test.
+#[cfg(feature = "conformance")]
+pub(super) const BOUNDED: [&str; 1] = [SIZE];

@@ -1,55 +1,41 @@
-//! What holds webhooks back, what their circuits have been through, and how they did, minute by minute.
+//! What holds webhooks back, and what their circuits have been through.
 
 use redrive_core::{
     DeadReason, DeliveryId, DeliveryStatus, TenantId, Time, WebhookId,
     breaker::{CircuitState, SavedCircuit},
-    health::{self, Latencies, Rollup},
     webhook::{Webhook, WebhookState},
 };
-use rusqlite::{OptionalExtension, Row, ToSql, Transaction};
+use rusqlite::{OptionalExtension, Row, Transaction};
 
 use super::{
-    Sqlite, changes,
+    Sqlite, backlog, changes,
     convert::{Col, get, get_opt},
-    dead, lanes, record,
+    lanes, record,
     webhooks::{from_json, to_json},
 };
 use crate::{
-    Answer, Backlog, Change, Effects, Ended, EndedSlot, Expiring, Failing, Gates, MinuteRollup, Outcome,
-    Period, Runtime, Step,
+    Answer, Backlog, Backlogged, Change, Effects, Expiring, Failing, Gates, Incident, Outcome, Period,
+    Runtime, Step,
 };
 
 /// The newest first, so that a page costs what it shows.
 const PERIODS: &str = "SELECT opened_at, ended_at, forced, counts FROM circuit_periods
      WHERE webhook = ?1 ORDER BY opened_at DESC LIMIT ?2";
-/// Outside of orders the place in a lane is the due time, which the index knows.
-const FREE_DUE: &str = "SELECT count(*) FROM (SELECT 1 FROM waiting
-     WHERE webhook = ?1 AND lane IN ('hf', 'nf', 'lf', 'hr', 'nr', 'lr') AND place <= ?2 LIMIT ?3)";
-const FREE_LATER: &str = "SELECT count(*) FROM (SELECT 1 FROM waiting
-     WHERE webhook = ?1 AND lane IN ('hf', 'nf', 'lf', 'hr', 'nr', 'lr') AND place > ?2 LIMIT ?3)";
-const IN_ORDER: &str = "SELECT count(*) FROM (SELECT 1 FROM waiting
-     WHERE webhook = ?1 AND lane < 'A' LIMIT ?2)";
-/// The first of each order that nobody has one of.
-const FIRSTS: &str = "SELECT (SELECT w.due FROM waiting w WHERE w.webhook = l.webhook AND w.lane = l.lane
-             ORDER BY w.place, w.seq LIMIT 1)
-     FROM lanes l WHERE l.webhook = ?1 AND l.lane < 'A' AND NOT EXISTS
-         (SELECT 1 FROM leased s WHERE s.webhook = l.webhook AND s.lane = l.lane AND s.lane < 'A') LIMIT ?2";
+const INCIDENTS: &str = "SELECT opened_at, ended_at, forced, counts, webhook FROM circuit_periods
+     WHERE tenant = ?1 ORDER BY opened_at DESC LIMIT ?2";
+const CIRCUITS: &str = "SELECT webhook, tenant, hold_until, circuit, failing_since FROM runtime
+     WHERE tenant = ?1 AND circuit IS NOT NULL ORDER BY webhook LIMIT ?2";
 const OLDEST: &str = "SELECT l.webhook, (SELECT min(w.created_at) FROM waiting w WHERE w.webhook = l.webhook)
      FROM lanes l WHERE l.webhook > ?1 GROUP BY l.webhook ORDER BY l.webhook LIMIT ?2";
 const EXPIRE: &str = "DELETE FROM waiting WHERE delivery IN
          (SELECT delivery FROM waiting WHERE webhook = ? AND created_at < ? ORDER BY created_at LIMIT ?)
      RETURNING delivery, lane";
-/// A minute's last success is later than those of the minutes before it.
-const LAST_SUCCESS: &str = "SELECT last_success_at FROM rollups
-     WHERE webhook = ? AND last_success_at IS NOT NULL ORDER BY minute DESC LIMIT 1";
-const FORGET_ROLLUPS: &str = "DELETE FROM rollups WHERE (webhook, minute) IN
-         (SELECT webhook, minute FROM rollups WHERE minute < ? LIMIT ?)";
 const EXPIRED: &str = "SELECT tenant, id FROM webhooks WHERE expires_at IS NOT NULL AND expires_at <= ?
      ORDER BY expires_at LIMIT ?";
 const NEXT_TO_EXPIRE: &str =
     "SELECT min(expires_at) FROM webhooks WHERE expires_at IS NOT NULL AND expires_at > ?";
-const BEGIN_PERIOD: &str = "INSERT INTO circuit_periods (webhook, opened_at, forced, counts)
-     SELECT ?1, ?2, ?3, ?4
+const BEGIN_PERIOD: &str = "INSERT INTO circuit_periods (webhook, tenant, opened_at, forced, counts)
+     SELECT ?1, ?5, ?2, ?3, ?4
      WHERE NOT EXISTS (SELECT 1 FROM circuit_periods INDEXED BY circuit_periods_open
                        WHERE webhook = ?1 AND ended_at IS NULL)
      ON CONFLICT DO NOTHING";
@@ -58,22 +44,8 @@ const END_PERIOD: &str = "UPDATE circuit_periods INDEXED BY circuit_periods_open
 
 /// The statements whose cost must follow what they answer or change: a test explains their plans.
 #[cfg(feature = "conformance")]
-pub(super) const BOUNDED: [&str; 14] = [
-    PERIODS,
-    FREE_DUE,
-    FREE_LATER,
-    IN_ORDER,
-    FIRSTS,
-    OLDEST,
-    EXPIRE,
-    LAST_SUCCESS,
-    FORGET_ROLLUPS,
-    EXPIRED,
-    NEXT_TO_EXPIRE,
-    BEGIN_PERIOD,
-    END_PERIOD,
-    ROLLUPS,
-];
+pub(super) const BOUNDED: [&str; 9] =
+    [PERIODS, INCIDENTS, CIRCUITS, OLDEST, EXPIRE, EXPIRED, NEXT_TO_EXPIRE, BEGIN_PERIOD, END_PERIOD];
 
 impl Gates for Sqlite {
     fn troubled(&self) -> Answer<'_, Vec<Runtime>> {
@@ -119,33 +91,33 @@ impl Gates for Sqlite {
         })
     }
 
-    fn backlog(&self, webhook: WebhookId, now: Time, most: usize) -> Answer<'_, Backlog> {
+    fn incidents(&self, tenant: TenantId, limit: usize) -> Answer<'_, Vec<Incident>> {
         self.read(move |connection| {
-            let limit = i64::try_from(most).unwrap_or(i64::MAX).saturating_add(1);
-            let count = |statement: &str, params: &[&dyn ToSql]| -> rusqlite::Result<u64> {
-                let mut counted = connection.prepare_cached(statement)?;
-                counted.query_row(params, |row| row.get::<_, i64>(0)).map(i64::unsigned_abs)
-            };
-            let due = count(FREE_DUE, &[&Col(webhook), &Col(now), &limit])?;
-            let scheduled = count(FREE_LATER, &[&Col(webhook), &Col(now), &limit])?;
-            let ordered = count(IN_ORDER, &[&Col(webhook), &limit])?;
-            let (mut firsts, mut firsts_due) = (0, 0);
-            let mut orders = connection.prepare_cached(FIRSTS)?;
-            let mut rows = orders.query((Col(webhook), limit))?;
-            while let Some(row) = rows.next()? {
-                firsts += 1;
-                firsts_due += u64::from(get::<Time>(row, 0)? <= now);
-            }
-            let (due, scheduled) = (due + firsts_due, scheduled + firsts - firsts_due);
-            let in_order = ordered.saturating_sub(firsts);
-            let most = most as u64;
-            Ok(Backlog {
-                due: due.min(most),
-                scheduled: scheduled.min(most),
-                in_order: in_order.min(most),
-                more: due.max(scheduled).max(ordered) > most,
-            })
+            let read = |row: &Row<'_>| Ok(Incident { webhook: get(row, 4)?, period: read_period(row)? });
+            connection.prepare_cached(INCIDENTS)?.query_map((tenant.as_str(), limit as i64), read)?.collect()
         })
+    }
+
+    fn circuits(&self, tenant: TenantId, limit: usize) -> Answer<'_, Vec<Runtime>> {
+        self.read(move |connection| {
+            connection
+                .prepare_cached(CIRCUITS)?
+                .query_map((tenant.as_str(), limit as i64), read_runtime)?
+                .collect()
+        })
+    }
+
+    fn backlogs(
+        &self,
+        webhooks: Vec<WebhookId>,
+        now: Time,
+        most: usize,
+    ) -> Answer<'_, Vec<(WebhookId, Backlog)>> {
+        self.read(move |connection| backlog::of(connection, &webhooks, now, most))
+    }
+
+    fn backlogged(&self, tenant: TenantId, look_at: usize) -> Answer<'_, Backlogged> {
+        self.read(move |connection| backlog::of_tenant(connection, &tenant, look_at))
     }
 
     fn oldest(&self, after: Option<WebhookId>, limit: usize) -> Answer<'_, Vec<(WebhookId, Time)>> {
@@ -163,43 +135,6 @@ impl Gates for Sqlite {
 
     fn expire(&self, webhook: WebhookId, made_before: Time, now: Time, limit: usize) -> Answer<'_, Step> {
         self.write(move |transaction| expire(transaction, webhook, made_before, now, limit))
-    }
-
-    fn add_rollups(&self, rollups: Vec<MinuteRollup>) -> Answer<'_, ()> {
-        self.write(move |transaction| {
-            for rollup in &rollups {
-                add_rollup(transaction, rollup)?;
-            }
-            Ok(())
-        })
-    }
-
-    fn rollups(&self, webhook: WebhookId, from: Time) -> Answer<'_, Vec<MinuteRollup>> {
-        self.read(move |connection| {
-            connection.prepare_cached(ROLLUPS)?.query_map((Col(webhook), Col(from)), read_rollup)?.collect()
-        })
-    }
-
-    fn last_success(&self, webhook: WebhookId) -> Answer<'_, Option<Time>> {
-        self.read(move |connection| {
-            connection.prepare_cached(LAST_SUCCESS)?.query_row([Col(webhook)], |row| get(row, 0)).optional()
-        })
-    }
-
-    fn forget_rollups(&self, before: Time, limit: usize) -> Answer<'_, usize> {
-        self.write(move |transaction| transaction.execute(FORGET_ROLLUPS, (Col(before), limit as i64)))
-    }
-
-    fn add_ended(&self, ended: Vec<EndedSlot>) -> Answer<'_, ()> {
-        self.write(move |transaction| dead::add(transaction, &ended))
-    }
-
-    fn ended(&self, tenant: TenantId, from: Time) -> Answer<'_, Vec<(Time, Ended)>> {
-        self.read(move |connection| dead::ended(connection, &tenant, from))
-    }
-
-    fn forget_ended(&self, before: Time, limit: usize) -> Answer<'_, usize> {
-        self.write(move |transaction| dead::forget(transaction, before, limit))
     }
 
     fn expiring(&self, now: Time, limit: usize) -> Answer<'_, Expiring> {
@@ -339,6 +274,7 @@ fn set_circuit(
             Col(circuit.since),
             forced_open,
             counts,
+            tenant.as_str(),
         ))?;
     } else {
         transaction.prepare_cached(END_PERIOD)?.execute((Col(webhook), Col(circuit.since)))?;
@@ -389,43 +325,4 @@ fn read_period(row: &Row<'_>) -> rusqlite::Result<Period> {
         forced: row.get(2)?,
         counts: from_json(row, 3)?,
     })
-}
-
-const ROLLUPS: &str =
-    "SELECT webhook, minute, attempts, successes, categories, latencies, last_success_at FROM rollups
-     WHERE webhook = ? AND minute >= ? ORDER BY minute";
-const ROLLUP: &str =
-    "SELECT webhook, minute, attempts, successes, categories, latencies, last_success_at FROM rollups
-     WHERE webhook = ? AND minute = ?";
-
-fn read_rollup(row: &Row<'_>) -> rusqlite::Result<MinuteRollup> {
-    let rollup = Rollup {
-        attempts: row.get(2)?,
-        successes: row.get(3)?,
-        by_category: health::categories_from_bytes(row.get_ref(4)?.as_blob()?).unwrap_or_default(),
-        latencies: Latencies::from_bytes(row.get_ref(5)?.as_blob()?).unwrap_or_default(),
-        last_success_at: get_opt(row, 6)?,
-    };
-    Ok(MinuteRollup { webhook: get(row, 0)?, minute: get(row, 1)?, rollup })
-}
-
-fn add_rollup(transaction: &Transaction<'_>, new: &MinuteRollup) -> rusqlite::Result<()> {
-    let known = transaction
-        .prepare_cached(ROLLUP)?
-        .query_row((Col(new.webhook), Col(new.minute)), read_rollup)
-        .optional()?;
-    let mut sum = new.rollup.clone();
-    if let Some(known) = known {
-        sum.merge(&known.rollup);
-    }
-    transaction.prepare_cached("INSERT OR REPLACE INTO rollups VALUES (?, ?, ?, ?, ?, ?, ?)")?.execute((
-        Col(new.webhook),
-        Col(new.minute),
-        sum.attempts,
-        sum.successes,
-        health::categories_to_bytes(&sum.by_category),
-        sum.latencies.to_bytes(),
-        sum.last_success_at.map(Col),
-    ))?;
-    Ok(())
 }

@@ -194,6 +194,10 @@ impl History for Sqlite {
         self.read(move |connection| dead::count(connection, &tenant, &filter, bounds, most))
     }
 
+    fn dead_size(&self, tenant: TenantId, most: usize) -> Answer<'_, usize> {
+        self.read(move |connection| dead::size(connection, &tenant, most))
+    }
+
     fn attempts(&self, tenant: TenantId, delivery: DeliveryId) -> Answer<'_, Option<Vec<StoredAttempt>>> {
         self.read(move |connection| {
             let key = (Col(delivery), tenant.as_str());

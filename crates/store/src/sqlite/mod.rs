@@ -5,6 +5,7 @@
 
 mod archiving;
 mod audit;
+mod backlog;
 mod changes;
 mod claim;
 mod convert;
@@ -12,6 +13,7 @@ mod dead;
 mod erase;
 mod event_types;
 pub(crate) mod export;
+mod figures;
 mod gates;
 mod history;
 mod lanes;
@@ -56,7 +58,15 @@ pub fn hot_statements() -> &'static [&'static str] {
 /// The statements whose cost must follow what they answer or change, for the same tests.
 #[cfg(feature = "conformance")]
 pub fn bounded_statements() -> Vec<&'static str> {
-    [&gates::BOUNDED[..], &prune::BOUNDED, &erase::BOUNDED].concat()
+    [
+        &gates::BOUNDED[..],
+        &backlog::BOUNDED,
+        &figures::BOUNDED,
+        &dead::BOUNDED,
+        &prune::BOUNDED,
+        &erase::BOUNDED,
+    ]
+    .concat()
 }
 
 /// How the store is to be opened.

@@ -12,12 +12,13 @@ use redrive_core::{
     limiter::RateLimit,
     operation::{Among, OperationKind, OperationState, Selection},
     tenant::TenantRules,
+    traffic::{Grain, Traffic},
     webhook::WebhookState,
 };
 use redrive_store::{
-    ApiKey, AuditEnd, AuditEntry, Birth, Cancelled, Effects, Ended, EndedSlot, Erased, EventType, Failing,
-    KeyClaim, LaneKey, MinuteRollup, NewEvent, NewRound, Next, Old, Operation, OperationOrder, OperationStep,
-    Outcome, Recorded, Redriven, Registered, Replayed, Tally, Task, Tenant, WalkCursor,
+    ApiKey, AuditEnd, AuditEntry, Birth, Cancelled, Effects, Ended, Erased, EventType, Failing, KeyClaim,
+    LaneKey, MinuteRollup, NewEvent, NewRound, Next, Old, Operation, OperationOrder, OperationStep, Outcome,
+    Recorded, Redriven, Registered, Replayed, Tally, Task, Tenant, TenantRollup, WalkCursor,
     conformance::{Bench, FRESH, Opened, RETRY, Reopening, at, closed, order},
     sqlite::{Options, Sqlite},
 };
@@ -206,11 +207,17 @@ async fn history(bench: &Bench) {
         let mut rollup = Rollup::default();
         rollup.add(900, None, at(minute * 60_000));
         rollup.add(70_000_000, Some(FailureCategory::Timeout), at(minute * 60_000 + 1));
-        let rollup = MinuteRollup { webhook: bench.webhook, minute: at(minute * 60_000), rollup };
-        bench.store().add_rollups(vec![rollup]).await.unwrap();
+        let (tenant, start) = (bench.tenant.clone(), at(minute * 60_000));
         let ended = Ended { delivered: 3, dead: 2, cancelled: 1 };
-        let slot = EndedSlot { tenant: bench.tenant.clone(), slot: at(minute * 60_000), ended };
-        bench.store().add_ended(vec![slot]).await.unwrap();
+        let traffic = Grain::ALL.map(|grain| TenantRollup {
+            tenant: tenant.clone(),
+            grain,
+            start,
+            kept_until: grain.kept_until(start),
+            traffic: Traffic { sent: rollup.clone(), ended },
+        });
+        let minute = MinuteRollup { tenant, webhook: bench.webhook, minute: start, rollup };
+        bench.store().add_figures(vec![minute], traffic.to_vec()).await.unwrap();
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeSet, fmt::Debug, sync::Arc};
 
-use redrive_core::{DeliveryStatus, TenantId, Time, WebhookId, breaker::SavedCircuit, webhook::WebhookState};
+use redrive_core::{
+    DeliveryStatus, TenantId, Time, WebhookId, breaker::SavedCircuit, traffic::Grain, webhook::WebhookState,
+};
 use redrive_store::{
     DeliveryFilter, EventFilter, LaneRoom, NewNode, Next, Outcome, Recorded, StatusFilter, Store, Versioned,
     Vitals,
@@ -88,17 +90,26 @@ async fn of_tenant(picture: &mut Picture, store: &dyn Store, tenant: &TenantId) 
         picture.all("attempt", attempts.unwrap());
     }
     picture.all("dead", store.list_dead(tenant.clone(), filter(), page(1000)).await.unwrap().found);
-    picture.all("ended", store.ended(tenant.clone(), Time::default()).await.unwrap());
+    for grain in Grain::ALL {
+        picture.all("traffic", store.traffic(tenant.clone(), grain, Time::default()).await.unwrap());
+    }
+    let mut failing = store.failures(tenant.clone(), Time::default(), 1000).await.unwrap();
+    failing.by_webhook.sort_unstable();
+    picture.add("failures", &failing);
+    picture.all("incident", store.incidents(tenant.clone(), 100).await.unwrap());
+    picture.all("circuit", store.circuits(tenant.clone(), 100).await.unwrap());
+    picture.add("backlogged", &store.backlogged(tenant.clone(), 1000).await.unwrap());
+    picture.add("size of the dead", &store.dead_size(tenant.clone(), 1000).await.unwrap());
     let counted = store.count_dead(tenant.clone(), filter(), [at(100), at(50)], 1000).await.unwrap();
     let mut groups: Vec<_> = counted.groups.iter().map(|group| format!("{group:?}")).collect();
     groups.sort();
     picture.all("dead, counted", groups);
     for webhook in webhooks {
         picture.all("webhook, deleted or not", store.webhooks_by_id(vec![webhook]).await.unwrap());
-        picture.add("backlog", &store.backlog(webhook, at(150), 1000).await.unwrap());
+        picture.add("backlog", &store.backlogs(vec![webhook], at(150), 1000).await.unwrap());
         picture.all("open", store.circuit_periods(webhook, Time::default(), 100).await.unwrap());
-        picture.all("minute", store.rollups(webhook, Time::default()).await.unwrap());
-        picture.add("last success", &store.last_success(webhook).await.unwrap());
+        picture.all("minute", store.rollups(vec![webhook], Time::default()).await.unwrap());
+        picture.add("last success", &store.last_successes(vec![(webhook, Time::FOREVER)]).await.unwrap());
     }
 }
 

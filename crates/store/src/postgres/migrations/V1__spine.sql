@@ -119,10 +119,12 @@ CREATE TABLE runtime (
     -- When the first of an unbroken row of failures was.
     failing_since bigint
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
+CREATE INDEX runtime_circuits ON runtime (tenant, webhook) WHERE circuit IS NOT NULL;
 
 -- When a circuit was open, and what had opened it. The one that still is has no end.
 CREATE TABLE circuit_periods (
     webhook   uuid NOT NULL,
+    tenant    text COLLATE "C" NOT NULL,
     opened_at bigint NOT NULL,
     ended_at  bigint,
     forced    boolean NOT NULL,
@@ -130,13 +132,17 @@ CREATE TABLE circuit_periods (
     PRIMARY KEY (webhook, opened_at)
 );
 CREATE INDEX circuit_periods_open ON circuit_periods (webhook) WHERE ended_at IS NULL;
+CREATE INDEX circuit_periods_by_tenant ON circuit_periods (tenant, opened_at);
 
 -- What was sent in each minute and how it went; categories and latencies are packed by `core::health`.
 CREATE TABLE rollups (
     webhook         uuid NOT NULL,
     minute          bigint NOT NULL,
+    tenant          text COLLATE "C" NOT NULL,
     attempts        bigint NOT NULL,
     successes       bigint NOT NULL,
+    -- Whether any of them failed: it changes once at the most, and so does what is indexed by it.
+    failed          boolean NOT NULL,
     categories      bytea NOT NULL,
     latencies       bytea NOT NULL,
     last_success_at bigint,
@@ -144,17 +150,25 @@ CREATE TABLE rollups (
 ) WITH (fillfactor = 70);
 -- By an expression, so that nothing but forgetting old minutes ever goes by it.
 CREATE INDEX rollups_by_minute ON rollups ((minute / 60000));
+CREATE INDEX rollups_failed ON rollups (tenant, minute) WHERE failed;
 
--- How many deliveries of a tenant ended in each few minutes, and how.
-CREATE TABLE ended (
-    tenant    text COLLATE "C" NOT NULL,
-    slot      bigint NOT NULL,
-    delivered bigint NOT NULL,
-    dead      bigint NOT NULL,
-    cancelled bigint NOT NULL,
-    PRIMARY KEY (tenant, slot)
+-- The same for all of a tenant, by the minute (1) and by the hour (2), with how many deliveries ended, and how.
+CREATE TABLE tenant_rollups (
+    tenant          text COLLATE "C" NOT NULL,
+    grain           smallint NOT NULL,
+    start           bigint NOT NULL,
+    attempts        bigint NOT NULL,
+    successes       bigint NOT NULL,
+    categories      bytea NOT NULL,
+    latencies       bytea NOT NULL,
+    last_success_at bigint,
+    delivered       bigint NOT NULL,
+    dead            bigint NOT NULL,
+    cancelled       bigint NOT NULL,
+    kept_until      bigint NOT NULL,
+    PRIMARY KEY (tenant, grain, start)
 ) WITH (fillfactor = 50);
-CREATE INDEX ended_by_slot ON ended (slot);
+CREATE INDEX tenant_rollups_kept ON tenant_rollups (kept_until);
 
 -- Events, deliveries and attempts are kept by month. Ids begin with their time, and a delivery's id takes its
 -- event's time, so all that belongs to an event is in one month. Months are made ahead, see partitions.rs.

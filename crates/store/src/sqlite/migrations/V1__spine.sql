@@ -112,10 +112,12 @@ CREATE TABLE runtime (
     -- When the first of an unbroken row of failures was.
     failing_since INTEGER
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX runtime_circuits ON runtime (tenant, webhook) WHERE circuit IS NOT NULL;
 
 -- When a circuit was open, and what had opened it. The one that still is has no end.
 CREATE TABLE circuit_periods (
     webhook   BLOB NOT NULL,
+    tenant    TEXT NOT NULL,
     opened_at INTEGER NOT NULL,
     ended_at  INTEGER,
     forced    INTEGER NOT NULL,
@@ -123,30 +125,42 @@ CREATE TABLE circuit_periods (
     PRIMARY KEY (webhook, opened_at)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX circuit_periods_open ON circuit_periods (webhook) WHERE ended_at IS NULL;
+CREATE INDEX circuit_periods_by_tenant ON circuit_periods (tenant, opened_at);
 
 -- What was sent in each minute and how it went; categories and latencies are packed by `core::health`.
 CREATE TABLE rollups (
     webhook         BLOB NOT NULL,
     minute          INTEGER NOT NULL,
+    tenant          TEXT NOT NULL,
     attempts        INTEGER NOT NULL,
     successes       INTEGER NOT NULL,
+    -- Whether any of them failed: it changes once at the most, and so does what is indexed by it.
+    failed          INTEGER NOT NULL,
     categories      BLOB NOT NULL,
     latencies       BLOB NOT NULL,
     last_success_at INTEGER,
     PRIMARY KEY (webhook, minute)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX rollups_by_minute ON rollups (minute);
+CREATE INDEX rollups_failed ON rollups (tenant, minute) WHERE failed = 1;
 
--- How many deliveries of a tenant ended in each few minutes, and how.
-CREATE TABLE ended (
-    tenant    TEXT NOT NULL,
-    slot      INTEGER NOT NULL,
-    delivered INTEGER NOT NULL,
-    dead      INTEGER NOT NULL,
-    cancelled INTEGER NOT NULL,
-    PRIMARY KEY (tenant, slot)
+-- The same for all of a tenant, by the minute (1) and by the hour (2), with how many deliveries ended, and how.
+CREATE TABLE tenant_rollups (
+    tenant          TEXT NOT NULL,
+    grain           INTEGER NOT NULL,
+    start           INTEGER NOT NULL,
+    attempts        INTEGER NOT NULL,
+    successes       INTEGER NOT NULL,
+    categories      BLOB NOT NULL,
+    latencies       BLOB NOT NULL,
+    last_success_at INTEGER,
+    delivered       INTEGER NOT NULL,
+    dead            INTEGER NOT NULL,
+    cancelled       INTEGER NOT NULL,
+    kept_until      INTEGER NOT NULL,
+    PRIMARY KEY (tenant, grain, start)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX ended_by_slot ON ended (slot);
+CREATE INDEX tenant_rollups_kept ON tenant_rollups (kept_until);
 
 -- A table with row ids, unlike the others: rows are large and only ever appended, which is cheap there, while
 -- a tree ordered by id would be rebalanced every few inserts. Every look-up names the tenant.

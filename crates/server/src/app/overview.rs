@@ -1,0 +1,228 @@
+//! A tenant at one look: its traffic, what waits, what fails, and what has gone wrong lately.
+//!
+//! Each figure is of bounded cost, however much history, however many webhooks and however long the queues are.
+
+use std::collections::HashMap;
+
+use redrive_core::{
+    FailureCategory, TenantId, Time, WebhookId,
+    breaker::CircuitState,
+    traffic::{Ended, Range},
+    webhook::WebhookState,
+};
+use redrive_store::{Period, Runtime};
+
+use super::{
+    App, AppError,
+    glance::{self, LastHour},
+    queue::Queue,
+    traffic::TrafficSeen,
+};
+
+/// How many of the worst endpoints are told.
+const WORST: usize = 10;
+/// Minutes of failing webhooks that are looked at to find them.
+const FAILED_MINUTES: usize = 10_000;
+/// How many incidents are told.
+const INCIDENTS: usize = 20;
+/// Circuits that are not closed are counted up to here.
+const CIRCUITS: usize = 1_000;
+/// Dead letters are counted up to here.
+const DEAD: usize = 50_000;
+
+/// A webhook as it is named to people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// Its id.
+    pub id: WebhookId,
+    /// Where it sends to.
+    pub url: String,
+    /// What its owner says about it.
+    pub description: Option<String>,
+    /// Whether it gets events; it may be gone by now.
+    pub state: WebhookState,
+}
+
+/// A webhook with many failures in the last hour.
+#[derive(Clone, Debug)]
+pub struct Worst {
+    /// The webhook.
+    pub webhook: Named,
+    /// How it did.
+    pub last_hour: LastHour,
+    /// In what way it failed most.
+    pub mostly: Option<FailureCategory>,
+}
+
+/// The webhooks with most failures in the last hour.
+#[derive(Clone, Debug)]
+pub struct WorstSeen {
+    /// The worst first.
+    pub webhooks: Vec<Worst>,
+    /// How many webhooks had any.
+    pub failing: usize,
+    /// Since when their failures were counted: for an hour, or less if very many fail.
+    pub since: Time,
+}
+
+/// A time for which a circuit was open.
+#[derive(Clone, Debug)]
+pub struct IncidentSeen {
+    /// The webhook.
+    pub webhook: Named,
+    /// The time, and what had opened it.
+    pub period: Period,
+}
+
+/// Circuits that are not closed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CircuitsSeen {
+    /// Open, by themselves or by hand.
+    pub open: usize,
+    /// Half open.
+    pub half_open: usize,
+    /// Whether there are more than were counted.
+    pub more: bool,
+}
+
+/// How many dead letters there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeadSize {
+    /// So many, as far as was counted.
+    pub size: usize,
+    /// Whether there are more.
+    pub more: bool,
+    /// What ended within the last hour, the dead among it.
+    pub last_hour: Ended,
+    /// What ended within the last day.
+    pub last_24_hours: Ended,
+}
+
+/// A tenant at one look.
+#[derive(Clone, Debug)]
+pub struct Overview {
+    /// What was sent, and how it went.
+    pub traffic: TrafficSeen,
+    /// What waits.
+    pub queue: Queue,
+    /// Circuits that are not closed.
+    pub circuits: CircuitsSeen,
+    /// Dead letters.
+    pub dead: DeadSize,
+    /// The worst endpoints.
+    pub worst: WorstSeen,
+    /// Circuits that opened lately, the last first.
+    pub incidents: Vec<IncidentSeen>,
+}
+
+impl App {
+    /// A tenant at one look, with its traffic of this range.
+    pub async fn overview(&self, tenant: TenantId, range: Range) -> Result<Overview, AppError> {
+        let now = self.engine.clock().now();
+        let ((traffic, [last_hour, last_24_hours]), queue, circuits, size, worst, incidents) = tokio::try_join!(
+            self.traffic_lately(tenant.clone(), range, now),
+            self.queue(&tenant),
+            self.circuits(&tenant),
+            async { Ok(self.store().dead_size(tenant.clone(), DEAD + 1).await?) },
+            self.worst(&tenant, now),
+            self.incidents(&tenant),
+        )?;
+        let dead = DeadSize { size: size.min(DEAD), more: size > DEAD, last_hour, last_24_hours };
+        Ok(Overview { traffic, queue, circuits, dead, worst, incidents })
+    }
+
+    /// How many circuits of a tenant are not closed.
+    pub async fn circuits(&self, tenant: &TenantId) -> Result<CircuitsSeen, AppError> {
+        let found = self.store().circuits(tenant.clone(), CIRCUITS + 1).await?;
+        let mut seen = CircuitsSeen { more: found.len() > CIRCUITS, ..CircuitsSeen::default() };
+        for state in found.iter().take(CIRCUITS).map(state) {
+            match state {
+                CircuitState::Closed => {}
+                CircuitState::HalfOpen => seen.half_open += 1,
+                CircuitState::Open => seen.open += 1,
+            }
+        }
+        Ok(seen)
+    }
+
+    /// The webhooks of a tenant with most failures in the last hour.
+    pub async fn worst(&self, tenant: &TenantId, now: Time) -> Result<WorstSeen, AppError> {
+        let from = glance::axis(now).begin();
+        let found = self.engine.failures(tenant.clone(), from, FAILED_MINUTES).await?;
+        let failing = found.by_webhook.len();
+        let top = worst_of(found.by_webhook);
+        let ids: Vec<_> = top.iter().map(|(webhook, _)| *webhook).collect();
+        let mut hours = self.last_hours(ids.clone(), now).await?;
+        let mut names = self.names(tenant, ids).await?;
+        let worst = |(webhook, _): (WebhookId, u64)| {
+            let last_hour = hours.remove(&webhook)?;
+            Some(Worst { webhook: names.remove(&webhook)?, mostly: last_hour.sum.worst(), last_hour })
+        };
+        let webhooks = top.into_iter().filter_map(worst).collect();
+        Ok(WorstSeen { webhooks, failing, since: found.only_since.unwrap_or(from) })
+    }
+
+    /// The circuits of a tenant that opened lately, the last first.
+    pub async fn incidents(&self, tenant: &TenantId) -> Result<Vec<IncidentSeen>, AppError> {
+        let found = self.store().incidents(tenant.clone(), INCIDENTS).await?;
+        let names = self.names(tenant, found.iter().map(|incident| incident.webhook).collect()).await?;
+        let seen = found.into_iter().filter_map(|incident| {
+            let webhook = names.get(&incident.webhook)?.clone();
+            Some(IncidentSeen { webhook, period: incident.period })
+        });
+        Ok(seen.collect())
+    }
+
+    /// These webhooks as they are named to people, those that are gone too.
+    pub async fn names(
+        &self,
+        tenant: &TenantId,
+        mut ids: Vec<WebhookId>,
+    ) -> Result<HashMap<WebhookId, Named>, AppError> {
+        ids.sort_unstable();
+        ids.dedup();
+        if ids.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let found = self.store().webhooks_by_id(ids).await?;
+        let of_tenant = found.into_iter().filter(|webhook| webhook.tenant == *tenant);
+        let named = of_tenant.map(|webhook| {
+            let (url, description) = (webhook.spec.url, webhook.spec.description);
+            (webhook.id, Named { id: webhook.id, url, description, state: webhook.state })
+        });
+        Ok(named.collect())
+    }
+}
+
+/// Those with most failures, the worst first.
+fn worst_of(mut by_webhook: Vec<(WebhookId, u64)>) -> Vec<(WebhookId, u64)> {
+    by_webhook.sort_unstable_by(|(a, of_a), (b, of_b)| of_b.cmp(of_a).then_with(|| a.cmp(b)));
+    by_webhook.truncate(WORST);
+    by_webhook
+}
+
+/// What a circuit does: what a person has decided comes first.
+fn state(runtime: &Runtime) -> CircuitState {
+    match &runtime.circuit {
+        None => CircuitState::Closed,
+        Some(circuit) => match &circuit.forced {
+            Some(forced) if forced.open => CircuitState::Open,
+            Some(_) => CircuitState::Closed,
+            None => circuit.state,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_come_first_and_are_few() {
+        let all: Vec<_> = (0..30u8).map(|n| (WebhookId::from_bytes([n; 16]), u64::from(n % 10))).collect();
+        let worst = worst_of(all);
+        let seen: Vec<_> = worst.iter().map(|(id, failures)| (id.as_bytes()[0], *failures)).collect();
+        let first = [(9, 9), (19, 9), (29, 9), (8, 8), (18, 8), (28, 8), (7, 7), (17, 7), (27, 7), (6, 6)];
+        assert_eq!(seen, first);
+    }
+}

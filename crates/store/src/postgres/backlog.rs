@@ -1,0 +1,111 @@
+//! What waits for webhooks, counted no further than somebody wants to know.
+
+use std::collections::HashMap;
+
+use redrive_core::{TenantId, Time, WebhookId};
+use tokio_postgres::Row;
+
+use super::{
+    convert::{Col, get, plain},
+    session::{Failure, Tx},
+};
+use crate::{Backlog, Backlogged, Counted};
+
+/// Outside of orders the place in a lane is the due time, which the index knows.
+const FREE: &str = "SELECT l.webhook, l.lane,
+            (SELECT count(*) FROM (SELECT 1 FROM waiting w
+                 WHERE w.webhook = l.webhook AND w.lane = l.lane AND w.place <= $2 LIMIT $3) w),
+            (SELECT count(*) FROM (SELECT 1 FROM waiting w
+                 WHERE w.webhook = l.webhook AND w.lane = l.lane AND w.place > $2 LIMIT $3) w)
+     FROM unnest($1::uuid[]) AS k(webhook)
+     JOIN lanes l ON l.webhook = k.webhook AND l.lane >= 'A'";
+const IN_ORDER: &str = "SELECT k.webhook,
+            (SELECT count(*) FROM (SELECT 1 FROM waiting w
+                 WHERE w.webhook = k.webhook AND w.lane < 'A' LIMIT $2) w)
+     FROM unnest($1::uuid[]) AS k(webhook)
+     CROSS JOIN LATERAL (SELECT 1 FROM lanes l WHERE l.webhook = k.webhook AND l.lane < 'A' LIMIT 1) l";
+/// The first of each order that nobody has one of.
+const FIRSTS: &str = "SELECT k.webhook, count(f.due), count(f.due) FILTER (WHERE f.due <= $2)
+     FROM unnest($1::uuid[]) AS k(webhook)
+     CROSS JOIN LATERAL (
+         SELECT (SELECT w.due FROM waiting w WHERE w.webhook = l.webhook AND w.lane = l.lane
+                 ORDER BY w.place, w.seq LIMIT 1) AS due
+         FROM lanes l WHERE l.webhook = k.webhook AND l.lane < 'A' AND NOT EXISTS
+             (SELECT 1 FROM leased s WHERE s.webhook = l.webhook AND s.lane = l.lane AND s.lane < 'A')
+         LIMIT $3) f
+     GROUP BY k.webhook";
+const HAS_MANY: &str =
+    "SELECT 1 FROM webhooks WHERE tenant = $1 AND NOT deleted ORDER BY id LIMIT 1 OFFSET $2";
+const OF_FEW: &str = "SELECT w.id FROM (SELECT id FROM webhooks WHERE tenant = $1 AND NOT deleted
+                       ORDER BY id LIMIT $2) w
+     CROSS JOIN LATERAL (SELECT 1 FROM lanes l WHERE l.webhook = w.id LIMIT 1) l";
+/// Each webhook is looked up after the one before it: there may be very many lanes to one.
+const OF_MANY: &str = "WITH RECURSIVE found(webhook, n) AS (
+         (SELECT webhook, 1::bigint FROM lanes
+          WHERE webhook > '00000000-0000-0000-0000-000000000000' ORDER BY webhook LIMIT 1)
+         UNION ALL
+         SELECT (SELECT l.webhook FROM lanes l WHERE l.webhook > f.webhook ORDER BY l.webhook LIMIT 1), f.n + 1
+         FROM found f WHERE f.webhook IS NOT NULL AND f.n < $2)
+     SELECT webhook, coalesce((SELECT w.tenant = $1 AND NOT w.deleted FROM webhooks w WHERE w.id = found.webhook),
+                              false)
+     FROM found WHERE webhook IS NOT NULL";
+
+/// The statements whose cost must follow what they answer: a test explains their plans.
+#[cfg(feature = "conformance")]
+pub(super) const PLANNED: [(&str, &str); 6] = [
+    ("in lanes", FREE),
+    ("in orders", IN_ORDER),
+    ("firsts of orders", FIRSTS),
+    ("has many webhooks", HAS_MANY),
+    ("backlogged of few", OF_FEW),
+    ("backlogged of many", OF_MANY),
+];
+
+/// What waits for each of these webhooks.
+pub(super) async fn of(
+    session: Tx,
+    webhooks: &[WebhookId],
+    now: Time,
+    most: usize,
+) -> Result<Vec<(WebhookId, Backlog)>, Failure> {
+    let limit = i64::try_from(most).unwrap_or(i64::MAX).saturating_add(1);
+    let asked: Vec<_> = webhooks.iter().copied().map(Col).collect();
+    let count = |row: &Row, column| plain::<i64>(row, column).map(i64::unsigned_abs);
+    let mut found: HashMap<WebhookId, Counted> = HashMap::new();
+    for row in &session.query(FREE, &[&asked, &Col(now), &limit]).await? {
+        let lane = (get(row, 1)?, count(row, 2)?, count(row, 3)?);
+        found.entry(get(row, 0)?).or_default().free.push(lane);
+    }
+    let ordered = session.query(IN_ORDER, &[&asked, &limit]).await?;
+    for row in &ordered {
+        found.entry(get(row, 0)?).or_default().ordered = count(row, 1)?;
+    }
+    if !ordered.is_empty() {
+        let asked = ordered.iter().map(|row| get(row, 0).map(Col)).collect::<Result<Vec<_>, _>>()?;
+        for row in &session.query(FIRSTS, &[&asked as &Vec<Col<WebhookId>>, &Col(now), &limit]).await? {
+            let counted = found.entry(get(row, 0)?).or_default();
+            (counted.firsts, counted.firsts_due) = (count(row, 1)?, count(row, 2)?);
+        }
+    }
+    let of_one = |webhook: &WebhookId| (*webhook, found.remove(webhook).unwrap_or_default().backlog(most));
+    Ok(webhooks.iter().map(of_one).collect())
+}
+
+/// The webhooks of a tenant that something waits for: by looking at all that it has, or where it has very many at
+/// all that something waits for.
+pub(super) async fn of_tenant(session: Tx, tenant: &TenantId, look_at: usize) -> Result<Backlogged, Failure> {
+    let (tenant, limit) = (tenant.as_str(), look_at as i64);
+    if !session.exists(HAS_MANY, &[&tenant, &limit]).await? {
+        let rows = session.query(OF_FEW, &[&tenant, &limit]).await?;
+        let webhooks = rows.iter().map(|row| get(row, 0)).collect::<Result<_, _>>()?;
+        return Ok(Backlogged { webhooks, more: false });
+    }
+    let rows = session.query(OF_MANY, &[&tenant, &limit]).await?;
+    let mut webhooks = Vec::new();
+    for row in &rows {
+        if plain(row, 1)? {
+            webhooks.push(get(row, 0)?);
+        }
+    }
+    Ok(Backlogged { webhooks, more: rows.len() >= look_at })
+}

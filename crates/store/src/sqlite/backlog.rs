@@ -1,0 +1,112 @@
+//! What waits for webhooks, counted no further than somebody wants to know.
+
+use redrive_core::{TenantId, Time, WebhookId, lane::Lane};
+use rusqlite::{Connection, ToSql};
+
+use super::convert::{Col, get, get_opt};
+use crate::{Backlog, Backlogged, Counted};
+
+/// The lanes outside of orders that something waits in.
+const FREE: &str = "SELECT lane FROM lanes WHERE webhook = ?1 AND lane >= 'A'";
+/// Outside of orders the place in a lane is the due time, which the index knows.
+const DUE: &str = "SELECT count(*) FROM (SELECT 1 FROM waiting
+     WHERE webhook = ?1 AND lane = ?2 AND place <= ?3 LIMIT ?4)";
+const LATER: &str = "SELECT count(*) FROM (SELECT 1 FROM waiting
+     WHERE webhook = ?1 AND lane = ?2 AND place > ?3 LIMIT ?4)";
+const HAS_ORDERS: &str = "SELECT 1 FROM lanes WHERE webhook = ?1 AND lane < 'A' LIMIT 1";
+const IN_ORDER: &str = "SELECT count(*) FROM (SELECT 1 FROM waiting
+     WHERE webhook = ?1 AND lane < 'A' LIMIT ?2)";
+/// The first of each order that nobody has one of.
+const FIRSTS: &str = "SELECT (SELECT w.due FROM waiting w WHERE w.webhook = l.webhook AND w.lane = l.lane
+             ORDER BY w.place, w.seq LIMIT 1)
+     FROM lanes l WHERE l.webhook = ?1 AND l.lane < 'A' AND NOT EXISTS
+         (SELECT 1 FROM leased s WHERE s.webhook = l.webhook AND s.lane = l.lane AND s.lane < 'A') LIMIT ?2";
+const HAS_MANY: &str =
+    "SELECT 1 FROM webhooks WHERE tenant = ?1 AND deleted = 0 ORDER BY id LIMIT 1 OFFSET ?2";
+const OF_FEW: &str = "SELECT w.id FROM (SELECT id FROM webhooks WHERE tenant = ?1 AND deleted = 0
+                       ORDER BY id LIMIT ?2) w
+     WHERE EXISTS (SELECT 1 FROM lanes l WHERE l.webhook = w.id)";
+/// Each webhook is looked up after the one before it: there may be very many lanes to one.
+const OF_MANY: &str = "WITH RECURSIVE found(webhook, n) AS (
+         SELECT (SELECT min(webhook) FROM lanes WHERE webhook > x''), 1
+         UNION ALL
+         SELECT (SELECT min(l.webhook) FROM lanes l WHERE l.webhook > found.webhook), found.n + 1
+         FROM found WHERE found.webhook IS NOT NULL AND found.n < ?2)
+     SELECT webhook, EXISTS (SELECT 1 FROM webhooks w
+                             WHERE w.id = found.webhook AND w.tenant = ?1 AND w.deleted = 0)
+     FROM found WHERE webhook IS NOT NULL";
+
+/// The statements whose cost must follow what they answer: a test explains their plans.
+#[cfg(feature = "conformance")]
+pub(super) const BOUNDED: [&str; 9] =
+    [FREE, DUE, LATER, HAS_ORDERS, IN_ORDER, FIRSTS, HAS_MANY, OF_FEW, OF_MANY];
+
+/// What waits for each of these webhooks.
+pub(super) fn of(
+    connection: &Connection,
+    webhooks: &[WebhookId],
+    now: Time,
+    most: usize,
+) -> rusqlite::Result<Vec<(WebhookId, Backlog)>> {
+    let limit = i64::try_from(most).unwrap_or(i64::MAX).saturating_add(1);
+    webhooks
+        .iter()
+        .map(|webhook| Ok((*webhook, counted(connection, *webhook, now, limit)?.backlog(most))))
+        .collect()
+}
+
+fn counted(connection: &Connection, webhook: WebhookId, now: Time, limit: i64) -> rusqlite::Result<Counted> {
+    let mut found = Counted::default();
+    let count = |statement: &str, params: &[&dyn ToSql]| -> rusqlite::Result<u64> {
+        let mut counted = connection.prepare_cached(statement)?;
+        counted.query_row(params, |row| row.get::<_, i64>(0)).map(i64::unsigned_abs)
+    };
+    let (webhook, now_col) = (Col(webhook), Col(now));
+    let mut free = connection.prepare_cached(FREE)?;
+    let lanes: Vec<Lane> = free.query_map([webhook], |row| get(row, 0))?.collect::<rusqlite::Result<_>>()?;
+    for lane in lanes {
+        let code = lane.code();
+        let due = count(DUE, &[&webhook, &code, &now_col, &limit])?;
+        let later = count(LATER, &[&webhook, &code, &now_col, &limit])?;
+        drop(code);
+        found.free.push((lane, due, later));
+    }
+    if !connection.prepare_cached(HAS_ORDERS)?.exists([webhook])? {
+        return Ok(found);
+    }
+    found.ordered = count(IN_ORDER, &[&webhook, &limit])?;
+    let mut orders = connection.prepare_cached(FIRSTS)?;
+    let mut rows = orders.query((webhook, limit))?;
+    while let Some(row) = rows.next()? {
+        // Somebody may hold a lane that is empty.
+        let Some(due) = get_opt::<Time>(row, 0)? else { continue };
+        found.firsts += 1;
+        found.firsts_due += u64::from(due <= now);
+    }
+    Ok(found)
+}
+
+/// The webhooks of a tenant that something waits for: by looking at all that it has, or where it has very many at
+/// all that something waits for.
+pub(super) fn of_tenant(
+    connection: &Connection,
+    tenant: &TenantId,
+    look_at: usize,
+) -> rusqlite::Result<Backlogged> {
+    let (tenant, limit) = (tenant.as_str(), look_at as i64);
+    if !connection.prepare_cached(HAS_MANY)?.exists((tenant, limit))? {
+        let mut few = connection.prepare_cached(OF_FEW)?;
+        let webhooks = few.query_map((tenant, limit), |row| get(row, 0))?.collect::<rusqlite::Result<_>>()?;
+        return Ok(Backlogged { webhooks, more: false });
+    }
+    let mut many = connection.prepare_cached(OF_MANY)?;
+    let mut rows = many.query((tenant, limit))?;
+    let (mut webhooks, mut seen) = (Vec::new(), 0);
+    while let Some(row) = rows.next()? {
+        seen += 1;
+        if row.get(1)? {
+            webhooks.push(get(row, 0)?);
+        }
+    }
+    Ok(Backlogged { webhooks, more: seen >= look_at })
+}
