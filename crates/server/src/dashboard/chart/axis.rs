@@ -1,0 +1,183 @@
+//! Where the lines behind a chart are, and what stands beside them.
+
+use std::time::Duration;
+
+use redrive_core::Time;
+
+use crate::dashboard::words;
+
+/// What the values of a chart are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::dashboard) enum Unit {
+    /// How many.
+    Count,
+    /// Milliseconds.
+    Millis,
+    /// A share from 0 to 1.
+    #[allow(dead_code, reason = "for pages about all webhooks")]
+    Share,
+}
+
+impl Unit {
+    /// A value in full, as under the pointer.
+    pub(super) fn exact(self, value: f64) -> String {
+        match self {
+            Self::Count => words::number(value.round() as u64),
+            Self::Millis => words::millis(value),
+            Self::Share => words::percent(value),
+        }
+    }
+
+    /// A value as briefly as an axis has room for.
+    pub(super) fn brief(self, value: f64) -> String {
+        let short = |value: f64, unit: &str| {
+            let text = format!("{value:.1}");
+            format!("{}{unit}", text.strip_suffix(".0").unwrap_or(&text))
+        };
+        match self {
+            Self::Count if value >= 1e6 => short(value / 1e6, "M"),
+            Self::Count if value >= 1e4 => short(value / 1e3, "k"),
+            Self::Count => words::number(value.round() as u64),
+            Self::Millis if value >= 1e3 => short(value / 1e3, " s"),
+            Self::Millis => short(value, " ms"),
+            Self::Share => short(value * 100.0, " %"),
+        }
+    }
+}
+
+/// Values at which lines are drawn, from 0 to one that nothing is above: three or four steps of 1, 2 or 5 times a
+/// power of ten. A count has no lines between whole numbers.
+pub(super) fn levels(most: f64, unit: Unit) -> Vec<f64> {
+    let most = match (unit, most) {
+        (Unit::Share, _) => 1.0,
+        (_, most) if most.is_finite() && most > 0.0 => most,
+        _ => 1.0,
+    };
+    let rough = most / 4.0;
+    let power = 10f64.powf(rough.log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power).into_iter().find(|step| *step >= rough);
+    let step = step.unwrap_or(10.0 * power);
+    let step = if unit == Unit::Count { step.max(1.0) } else { step };
+    // The last bit of doubt must not make one more line.
+    let steps = (most / step - 1e-9).ceil().max(1.0) as usize;
+    (0..=steps).map(|n| n as f64 * step).collect()
+}
+
+const MINUTE: u64 = 60;
+const HOUR: u64 = 60 * MINUTE;
+const DAY: u64 = 24 * HOUR;
+/// How far apart the times on an axis may be.
+const STEPS: [u64; 17] = [
+    1,
+    5,
+    15,
+    MINUTE,
+    5 * MINUTE,
+    10 * MINUTE,
+    15 * MINUTE,
+    30 * MINUTE,
+    HOUR,
+    2 * HOUR,
+    3 * HOUR,
+    6 * HOUR,
+    12 * HOUR,
+    DAY,
+    2 * DAY,
+    7 * DAY,
+    30 * DAY,
+];
+/// The most times on an axis.
+const MOST_TIMES: u64 = 6;
+
+/// Round times between two, and how each is written.
+pub(super) fn times(from: Time, to: Time) -> Vec<(Time, String)> {
+    let whole = to.since(from).as_secs();
+    let step = STEPS.into_iter().find(|step| whole / step <= MOST_TIMES).unwrap_or(30 * DAY);
+    let first = u64::try_from(from.millis()).unwrap_or(0).div_ceil(1000 * step) * step;
+    let at = |secs: u64| Time::default() + Duration::from_secs(secs);
+    let all = (0..=MOST_TIMES).map(|n| first + n * step).map(at).filter(|time| *time <= to);
+    all.map(|time| (time, label(time, step))).collect()
+}
+
+fn label(time: Time, step: u64) -> String {
+    let clock = clock(time);
+    match () {
+        () if step >= DAY || clock == "00:00" && step >= MINUTE => day(time),
+        () if step < MINUTE => time.to_string().get(11..19).unwrap_or_default().to_owned(),
+        () => clock,
+    }
+}
+
+/// A time of day, in UTC.
+pub(super) fn clock(time: Time) -> String {
+    time.to_string().get(11..16).unwrap_or_default().to_owned()
+}
+
+/// A day such as "14 Nov".
+pub(super) fn day(time: Time) -> String {
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let text = time.to_string();
+    let part = |from: usize| text.get(from..from + 2).and_then(|text| text.parse::<usize>().ok());
+    let month = part(5).and_then(|month| MONTHS.get(month.wrapping_sub(1))).unwrap_or(&"");
+    format!("{} {month}", part(8).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn lines_are_at_round_values() {
+        assert_eq!(levels(97.0, Unit::Count), [0.0, 50.0, 100.0]);
+        assert_eq!(levels(80.0, Unit::Count), [0.0, 20.0, 40.0, 60.0, 80.0]);
+        assert_eq!(levels(3.0, Unit::Count), [0.0, 1.0, 2.0, 3.0]);
+        assert_eq!(levels(0.0, Unit::Count), [0.0, 1.0]);
+        assert_eq!(levels(0.9, Unit::Millis), [0.0, 0.5, 1.0]);
+        assert_eq!(levels(0.2, Unit::Share), [0.0, 0.5, 1.0]);
+    }
+
+    #[test]
+    fn values_are_brief_beside_an_axis() {
+        let brief = [0.0, 9_999.0, 12_000.0, 2_500_000.0].map(|n| Unit::Count.brief(n));
+        assert_eq!(brief, ["0", "9,999", "12k", "2.5M"]);
+        assert_eq!([0.5, 250.0, 1_500.0].map(|n| Unit::Millis.brief(n)), ["0.5 ms", "250 ms", "1.5 s"]);
+        assert_eq!([0.0, 0.5, 1.0].map(|n| Unit::Share.brief(n)), ["0 %", "50 %", "100 %"]);
+        assert_eq!(Unit::Count.exact(12_345.0), "12,345");
+    }
+
+    #[test]
+    fn times_are_round_and_midnight_is_a_day() {
+        let at = |secs: u32| Time::from_secs(1_700_000_000 + secs);
+        let labels = |to: u32| {
+            let times = times(at(0), at(to));
+            times.into_iter().map(|(_, label)| label).collect::<Vec<_>>()
+        };
+        assert_eq!(labels(3_600), ["22:20", "22:30", "22:40", "22:50", "23:00", "23:10"]);
+        assert_eq!(labels(6 * 3_600), ["23:00", "15 Nov", "01:00", "02:00", "03:00", "04:00"]);
+        assert_eq!(
+            labels(30),
+            ["22:13:20", "22:13:25", "22:13:30", "22:13:35", "22:13:40", "22:13:45", "22:13:50"]
+        );
+        assert_eq!(labels(3 * 86_400), ["15 Nov", "12:00", "16 Nov", "12:00", "17 Nov", "12:00"]);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_above_the_last_line(most in prop_oneof![0.0..10.0f64, 0.0..1e12], millis: bool) {
+            let levels = levels(most, if millis { Unit::Millis } else { Unit::Count });
+            prop_assert!((2..=6).contains(&levels.len()), "{levels:?}");
+            prop_assert!(levels[levels.len() - 1] * (1.0 + 1e-6) >= most);
+        }
+
+        #[test]
+        fn times_lie_where_they_are_asked_for(from in 0..4_000_000_000u32, whole in 0..100_000_000u32) {
+            let (from, to) = (Time::from_secs(from), Time::from_secs(from) + Duration::from_secs(whole.into()));
+            let times = times(from, to);
+            prop_assert!(times.len() <= MOST_TIMES as usize + 1);
+            prop_assert!(times.iter().all(|(time, label)| (from..=to).contains(time) && !label.is_empty()));
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Writing SVG: every text is escaped here, so that a drawing can stand in a page as it is.
+
+use std::fmt::{self, Write};
+
+use askama::filters::HtmlSafe;
+
+/// A drawing, ready for a page.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(in crate::dashboard) struct Svg(String);
+
+impl fmt::Display for Svg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Whatever is put into one is escaped.
+impl HtmlSafe for Svg {}
+
+/// A number as an attribute has it: to a hundredth, without what says nothing.
+pub(super) fn num(n: f64) -> String {
+    let text = format!("{:.2}", if n.is_finite() { n } else { 0.0 });
+    match text.trim_end_matches('0').trim_end_matches('.') {
+        "-0" => "0".to_owned(),
+        short => short.to_owned(),
+    }
+}
+
+/// A share from 0 to 1 as a percentage of the width.
+pub(super) fn wide(share: f64) -> String {
+    format!("{}%", num(share * 100.0))
+}
+
+impl Svg {
+    /// Begins an element with these attributes.
+    pub(super) fn open(&mut self, name: &str, attributes: &[(&str, &str)]) {
+        self.tag(name, attributes);
+        self.0.push('>');
+    }
+
+    /// An element with nothing in it.
+    pub(super) fn leaf(&mut self, name: &str, attributes: &[(&str, &str)]) {
+        self.tag(name, attributes);
+        self.0.push_str("/>");
+    }
+
+    /// Ends an element.
+    pub(super) fn close(&mut self, name: &str) {
+        // Writing to a text cannot fail.
+        let _ = write!(self.0, "</{name}>");
+    }
+
+    /// An element with a text in it.
+    pub(super) fn text(&mut self, name: &str, attributes: &[(&str, &str)], text: &str) {
+        self.open(name, attributes);
+        self.escaped(text);
+        self.close(name);
+    }
+
+    /// Puts a whole drawing into this one.
+    pub(super) fn put(&mut self, other: &Self) {
+        self.0.push_str(&other.0);
+    }
+
+    fn tag(&mut self, name: &str, attributes: &[(&str, &str)]) {
+        self.0.push('<');
+        self.0.push_str(name);
+        for (attribute, value) in attributes {
+            let _ = write!(self.0, " {attribute}=\"");
+            self.escaped(value);
+            self.0.push('"');
+        }
+    }
+
+    fn escaped(&mut self, text: &str) {
+        for c in text.chars() {
+            match c {
+                '&' => self.0.push_str("&amp;"),
+                '<' => self.0.push_str("&lt;"),
+                '>' => self.0.push_str("&gt;"),
+                '"' => self.0.push_str("&quot;"),
+                '\'' => self.0.push_str("&#39;"),
+                '\n' => self.0.push_str("&#10;"),
+                c => self.0.push(c),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_text_leaves_its_place() {
+        let mut svg = Svg::default();
+        svg.text("text", &[("data-tip", "\"><script>'a'&\nb")], "</text><script>");
+        assert_eq!(
+            svg.to_string(),
+            "<text data-tip=\"&quot;&gt;&lt;script&gt;&#39;a&#39;&amp;&#10;b\">&lt;/text&gt;&lt;script&gt;</text>"
+        );
+    }
+
+    #[test]
+    fn numbers_are_short_and_always_numbers() {
+        let numbers = [0.0, -0.001, 1.0, 100.0, 2.5, 1.0 / 3.0, f64::NAN, f64::INFINITY];
+        assert_eq!(numbers.map(num), ["0", "0", "1", "100", "2.5", "0.33", "0", "0"]);
+        assert_eq!(wide(0.125), "12.5%");
+    }
+}
