@@ -92,11 +92,11 @@ impl Engine {
     pub async fn gate_views(
         &self,
         tenant: &TenantId,
-        webhooks: impl IntoIterator<Item = WebhookId>,
+        webhooks: &[WebhookId],
     ) -> Result<HashMap<WebhookId, GateView>, StoreError> {
         let inner = &self.0;
         let mut views = HashMap::new();
-        for webhook in webhooks {
+        for webhook in webhooks.iter().copied() {
             let hook = inner.registry.find(&*inner.store, webhook).await?;
             if let Some(hook) = hook.filter(|hook| hook.tenant.id == *tenant) {
                 views.insert(webhook, inner.gate_view(&hook));

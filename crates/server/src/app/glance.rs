@@ -62,7 +62,7 @@ impl App {
         let (mut hours, backlogs, views) = tokio::try_join!(
             self.last_hours(ids.clone(), now),
             async { Ok(self.store().backlogs(ids.clone(), now, MOST).await?) },
-            async { Ok(self.engine.gate_views(tenant, ids.iter().copied()).await?) },
+            async { Ok(self.engine.gate_views(tenant, &ids).await?) },
         )?;
         let took_nothing = |id: &&WebhookId| hours.get(id).is_none_or(|hour| hour.sum.successes == 0);
         let silent: Vec<_> = ids.iter().filter(took_nothing).copied().collect();

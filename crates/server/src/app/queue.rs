@@ -40,8 +40,8 @@ impl App {
         let found = self.store().backlogged(tenant.clone(), WEBHOOKS).await?;
         let backlogs = self.backlogs(found.webhooks, now).await?;
         let concerned = backlogs.iter().map(|(webhook, _)| *webhook);
-        let concerned = concerned.chain(held.queued.iter().map(|(webhook, _)| *webhook));
-        let views = self.engine.gate_views(tenant, concerned).await?;
+        let concerned: Vec<_> = concerned.chain(held.queued.iter().map(|(webhook, _)| *webhook)).collect();
+        let views = self.engine.gate_views(tenant, &concerned).await?;
         let queue = sum(&backlogs, &held, &views);
         Ok(Queue { more: queue.more || found.more, ..queue })
     }

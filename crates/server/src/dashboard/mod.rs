@@ -9,6 +9,7 @@ mod chart;
 mod deliveries;
 mod live;
 mod login;
+mod overview;
 mod page;
 mod viewer;
 mod words;
@@ -30,6 +31,7 @@ use crate::api::AppState;
 /// All pages.
 pub fn router(app: AppState) -> Router {
     let pages = Router::new()
+        .route("/dashboard/t/{tenant}", get(overview::page))
         .route("/dashboard/t/{tenant}/deliveries", get(deliveries::list))
         .with_state(app.clone());
     let live = Live::new(pages.clone());

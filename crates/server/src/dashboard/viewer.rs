@@ -47,7 +47,7 @@ pub(super) fn home_of(caller: &Caller) -> String {
         Role::Admin => TenantId::default(),
         Role::Tenant { tenant, .. } => tenant.clone(),
     };
-    format!("/dashboard/t/{tenant}/deliveries")
+    format!("/dashboard/t/{tenant}")
 }
 
 impl FromRequestParts<AppState> for Viewer {

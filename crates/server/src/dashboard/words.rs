@@ -94,6 +94,20 @@ pub(super) fn category(category: impl Borrow<FailureCategory>) -> String {
     plain(category.borrow().name())
 }
 
+/// What deliveries wait for, by its name, in words.
+pub(super) fn waiting_for(name: &str) -> &'static str {
+    match name {
+        "schedule" => "the time of their next attempt",
+        "circuit_open" => "an open circuit",
+        "rate_limit" => "a rate limit, or a pause that the endpoint asked for",
+        "in_flight_limit" => "requests of their webhook to end",
+        "order" => "the delivery before them in their order",
+        "paused" => "somebody to resume their webhook",
+        "pool" => "a worker of their tenant's pool",
+        _ => "their turn",
+    }
+}
+
 /// The first characters of a long text, and a sign that there is more.
 pub(super) fn shortened(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
