@@ -12,7 +12,7 @@ use tokio_postgres::Row;
 use super::{
     Postgres,
     convert::{Col, get, get_opt, plain},
-    session::{Failure, Session, Tx},
+    session::{Failure, Session, Tx, Values},
 };
 use crate::{Answer, Failures, Figures, MinuteRollup, TenantRollup, codes::Code};
 
@@ -32,48 +32,63 @@ const FAILURES: &str = "SELECT r.webhook, sum(r.failures)::bigint, count(*), min
      FROM (SELECT webhook, minute, attempts - successes AS failures FROM rollups
            WHERE tenant = $1 AND failed AND minute >= $2 ORDER BY minute DESC LIMIT $3) r
      GROUP BY r.webhook";
-const NEW_ROLLUPS: &str = "INSERT INTO rollups
-         (webhook, minute, tenant, attempts, successes, failed, categories, latencies, last_success_at)
-     SELECT webhook, minute, tenant, attempts, successes, attempts > successes, categories, latencies, last
-     FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bytea[],
-         $8::bigint[]) AS k(webhook, minute, tenant, attempts, successes, categories, latencies, last)
-     ON CONFLICT DO NOTHING RETURNING webhook, minute";
+macro_rules! put_rollups {
+    ($conflict:literal) => {
+        concat!(
+            "INSERT INTO rollups
+                 (webhook, minute, tenant, attempts, successes, failed, categories, latencies, last_success_at)
+             SELECT webhook, minute, tenant, attempts, successes, attempts > successes, categories, latencies, last
+             FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[],
+                 $7::bytea[], $8::bigint[])
+                 AS k(webhook, minute, tenant, attempts, successes, categories, latencies, last) ",
+            $conflict
+        )
+    };
+}
+const NEW_ROLLUPS: &str = put_rollups!("ON CONFLICT DO NOTHING RETURNING webhook, minute");
+/// Those that are known by now, and locked. Not by a join: its plan would be up to guesses about how many there are.
+const SET_ROLLUPS: &str = put_rollups!(
+    "ON CONFLICT (webhook, minute) DO UPDATE SET attempts = excluded.attempts, successes = excluded.successes,
+         failed = excluded.failed, categories = excluded.categories, latencies = excluded.latencies,
+         last_success_at = excluded.last_success_at"
+);
 /// One after the other, as they are named: in the order in which all nodes lock them.
 const KNOWN_ROLLUPS: &str = "SELECT r.attempts, r.successes, r.categories, r.latencies, r.last_success_at,
             r.webhook, r.minute
      FROM unnest($1::uuid[], $2::bigint[]) AS k(webhook, minute)
      CROSS JOIN LATERAL (SELECT * FROM rollups r WHERE r.webhook = k.webhook AND r.minute = k.minute
                          LIMIT 1 FOR UPDATE) r";
-const SET_ROLLUPS: &str = "UPDATE rollups r SET attempts = k.attempts, successes = k.successes,
-         failed = k.attempts > k.successes, categories = k.categories, latencies = k.latencies,
-         last_success_at = k.last
-     FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bytea[], $6::bytea[], $7::bigint[])
-         AS k(webhook, minute, attempts, successes, categories, latencies, last)
-     WHERE r.webhook = k.webhook AND r.minute = k.minute";
 const FORGET_ROLLUPS: &str = "DELETE FROM rollups WHERE ctid = ANY(ARRAY(
          SELECT ctid FROM rollups WHERE minute / 60000 < ($1::bigint + 59999) / 60000 AND minute < $1
          ORDER BY minute / 60000 LIMIT $2 FOR UPDATE SKIP LOCKED))";
 const TRAFFIC: &str =
     "SELECT attempts, successes, categories, latencies, last_success_at, delivered, dead, cancelled, start
      FROM tenant_rollups WHERE tenant = $1 AND grain = $2 AND start >= $3 ORDER BY start";
-const NEW_TRAFFIC: &str = "INSERT INTO tenant_rollups (tenant, grain, start, attempts, successes, categories,
-         latencies, last_success_at, delivered, dead, cancelled, kept_until)
-     SELECT * FROM unnest($1::text[], $2::smallint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bytea[],
-         $7::bytea[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[])
-     ON CONFLICT DO NOTHING RETURNING tenant, grain, start";
+macro_rules! put_traffic {
+    ($conflict:literal) => {
+        concat!(
+            "INSERT INTO tenant_rollups (tenant, grain, start, attempts, successes, categories, latencies,
+                 last_success_at, delivered, dead, cancelled, kept_until)
+             SELECT * FROM unnest($1::text[], $2::smallint[], $3::bigint[], $4::bigint[], $5::bigint[],
+                 $6::bytea[], $7::bytea[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[],
+                 $12::bigint[]) ",
+            $conflict
+        )
+    };
+}
+const NEW_TRAFFIC: &str = put_traffic!("ON CONFLICT DO NOTHING RETURNING tenant, grain, start");
+const SET_TRAFFIC: &str = put_traffic!(
+    "ON CONFLICT (tenant, grain, start) DO UPDATE SET attempts = excluded.attempts,
+         successes = excluded.successes, categories = excluded.categories, latencies = excluded.latencies,
+         last_success_at = excluded.last_success_at, delivered = excluded.delivered, dead = excluded.dead,
+         cancelled = excluded.cancelled RETURNING tenant, grain, start"
+);
 const KNOWN_TRAFFIC: &str = "SELECT r.attempts, r.successes, r.categories, r.latencies, r.last_success_at,
             r.delivered, r.dead, r.cancelled, r.tenant, r.grain, r.start
      FROM unnest($1::text[], $2::smallint[], $3::bigint[]) AS k(tenant, grain, start)
      CROSS JOIN LATERAL (SELECT * FROM tenant_rollups r
                          WHERE r.tenant = k.tenant AND r.grain = k.grain AND r.start = k.start
                          LIMIT 1 FOR UPDATE) r";
-const SET_TRAFFIC: &str = "UPDATE tenant_rollups r SET attempts = k.attempts, successes = k.successes,
-         categories = k.categories, latencies = k.latencies, last_success_at = k.last,
-         delivered = k.delivered, dead = k.dead, cancelled = k.cancelled
-     FROM unnest($1::text[], $2::smallint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bytea[],
-         $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[])
-         AS k(tenant, grain, start, attempts, successes, categories, latencies, last, delivered, dead, cancelled)
-     WHERE r.tenant = k.tenant AND r.grain = k.grain AND r.start = k.start";
 const FORGET_TRAFFIC: &str = "DELETE FROM tenant_rollups WHERE ctid = ANY(ARRAY(
          SELECT ctid FROM tenant_rollups WHERE kept_until <= $1 ORDER BY kept_until LIMIT $2
          FOR UPDATE SKIP LOCKED))";
@@ -229,6 +244,7 @@ impl Columns {
     }
 }
 
+/// Webhooks' minutes, in the order in which all nodes lock them.
 type Minutes<'a> = BTreeMap<(WebhookId, Time), (&'a TenantId, Rollup)>;
 
 /// Adds minutes to those that are there. Several nodes may add to the same ones: each makes and locks them in
@@ -240,20 +256,7 @@ async fn add_minutes(tx: &Session, new: &[MinuteRollup]) -> Result<(), Failure> 
             .and_modify(|(_, sum)| sum.merge(&one.rollup))
             .or_insert_with(|| (&one.tenant, one.rollup.clone()));
     }
-    let keys = |sums: &Minutes<'_>| -> (Vec<_>, Vec<_>) {
-        sums.keys().map(|(webhook, minute)| (Col(*webhook), Col(*minute))).unzip()
-    };
-    let (webhooks, minutes) = keys(&sums);
-    let tenants: Vec<_> = sums.values().map(|(tenant, _)| tenant.as_str()).collect();
-    let Columns { attempts, successes, categories, latencies, last } =
-        Columns::of(sums.values().map(|(_, sum)| sum));
-    let made = tx
-        .query(
-            NEW_ROLLUPS,
-            &[&webhooks, &minutes, &tenants, &attempts, &successes, &categories, &latencies, &last],
-        )
-        .await?;
-    for row in &made {
+    for row in &put_minutes(tx, NEW_ROLLUPS, &sums).await? {
         sums.remove(&(get(row, 0)?, get(row, 1)?));
     }
     if sums.is_empty() {
@@ -265,11 +268,22 @@ async fn add_minutes(tx: &Session, new: &[MinuteRollup]) -> Result<(), Failure> 
             sum.merge(&read_rollup(row)?);
         }
     }
+    put_minutes(tx, SET_ROLLUPS, &sums).await?;
+    Ok(())
+}
+
+fn keys(sums: &Minutes<'_>) -> (Vec<Col<WebhookId>>, Vec<Col<Time>>) {
+    sums.keys().map(|(webhook, minute)| (Col(*webhook), Col(*minute))).unzip()
+}
+
+async fn put_minutes(tx: &Session, how: &str, sums: &Minutes<'_>) -> Result<Vec<Row>, Failure> {
+    let (webhooks, minutes) = keys(sums);
+    let tenants: Vec<_> = sums.values().map(|(tenant, _)| tenant.as_str()).collect();
     let Columns { attempts, successes, categories, latencies, last } =
         Columns::of(sums.values().map(|(_, sum)| sum));
-    tx.execute(SET_ROLLUPS, &[&webhooks, &minutes, &attempts, &successes, &categories, &latencies, &last])
-        .await?;
-    Ok(())
+    let values: Values<'_> =
+        &[&webhooks, &minutes, &tenants, &attempts, &successes, &categories, &latencies, &last];
+    tx.query(how, values).await
 }
 
 /// Tenants' minutes and hours, in the order in which all nodes lock them, each with the time until which it is kept.
@@ -283,7 +297,7 @@ async fn add_traffic(tx: &Session, new: &[TenantRollup]) -> Result<(), Failure> 
             .and_modify(|(_, sum)| sum.merge(&one.traffic))
             .or_insert_with(|| (one.kept_until, one.traffic.clone()));
     }
-    for row in &write_traffic(tx, &sums, true).await? {
+    for row in &put_traffic(tx, NEW_TRAFFIC, &sums).await? {
         sums.remove(&(get(row, 0)?, plain(row, 1)?, get(row, 2)?));
     }
     if sums.is_empty() {
@@ -296,7 +310,7 @@ async fn add_traffic(tx: &Session, new: &[TenantRollup]) -> Result<(), Failure> 
             sum.merge(&read_traffic(row)?);
         }
     }
-    write_traffic(tx, &sums, false).await?;
+    put_traffic(tx, SET_TRAFFIC, &sums).await?;
     Ok(())
 }
 
@@ -312,7 +326,7 @@ fn split(sums: &Sums) -> Split<'_> {
     split
 }
 
-async fn write_traffic(tx: &Session, sums: &Sums, new: bool) -> Result<Vec<Row>, Failure> {
+async fn put_traffic(tx: &Session, how: &str, sums: &Sums) -> Result<Vec<Row>, Failure> {
     let (tenants, grains, starts) = split(sums);
     let Columns { attempts, successes, categories, latencies, last } =
         Columns::of(sums.values().map(|(_, sum)| &sum.sent));
@@ -322,7 +336,7 @@ async fn write_traffic(tx: &Session, sums: &Sums, new: bool) -> Result<Vec<Row>,
     let (delivered, dead, cancelled) =
         (ended(|ended| ended.delivered), ended(|ended| ended.dead), ended(|ended| ended.cancelled));
     let kept_until: Vec<_> = sums.values().map(|(until, _)| Col(*until)).collect();
-    let mut values: Vec<&(dyn tokio_postgres::types::ToSql + Sync)> = vec![
+    let values: Values<'_> = &[
         &tenants,
         &grains,
         &starts,
@@ -334,9 +348,7 @@ async fn write_traffic(tx: &Session, sums: &Sums, new: bool) -> Result<Vec<Row>,
         &delivered,
         &dead,
         &cancelled,
+        &kept_until,
     ];
-    if new {
-        values.push(&kept_until);
-    }
-    tx.query(if new { NEW_TRAFFIC } else { SET_TRAFFIC }, &values).await
+    tx.query(how, values).await
 }
