@@ -2,7 +2,10 @@
 
 use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
     time::Duration,
 };
 
@@ -21,11 +24,21 @@ const FLUSH: Duration = Duration::from_secs(5);
 /// Minutes written or forgotten in one step.
 const STEP: usize = 1_000;
 
+/// How often a look is taken again that a step to the store came in between.
+const LOOKS: usize = 4;
+
 /// What was counted and not yet stored: attempts by webhook, and ends of deliveries by tenant and minute.
 #[derive(Default)]
 pub(crate) struct Health {
     sent: Mutex<Sent>,
     ended: Mutex<BTreeMap<(TenantId, Time), Ended>>,
+    /// What is just being stored.
+    going: Mutex<Option<Arc<Part>>>,
+    /// Counts up when something begins or ends to be stored. Who has seen it stand still while looking here and in
+    /// the store has seen nothing twice, and missed nothing.
+    steps: AtomicU64,
+    /// The turn to store something.
+    turn: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
@@ -55,6 +68,7 @@ impl Sent {
 }
 
 /// What goes into the store in one step.
+#[derive(Default)]
 struct Part {
     minutes: Vec<MinuteRollup>,
     ended: BTreeMap<(TenantId, Time), Ended>,
@@ -108,40 +122,94 @@ impl Health {
     /// What was counted of a tenant and is not stored yet, by the minute.
     fn traffic_of(&self, tenant: &TenantId) -> BTreeMap<Time, Traffic> {
         let mut sums: BTreeMap<Time, Traffic> = BTreeMap::new();
-        for one in self.sent.lock().of_tenant(tenant) {
-            sums.entry(one.minute).or_default().sent.merge(&one.rollup);
-        }
-        let ended = self.ended.lock();
-        let from = (tenant.clone(), Time::default());
-        for ((_, minute), ended) in ended.range(from..).take_while(|((whose, _), _)| whose == tenant) {
-            sums.entry(*minute).or_default().ended.add(*ended);
-        }
+        let mut add = |one: &MinuteRollup| sums.entry(one.minute).or_default().sent.merge(&one.rollup);
+        self.sent.lock().of_tenant(tenant).for_each(&mut add);
+        let going = self.going();
+        going.minutes.iter().filter(|one| one.tenant == *tenant).for_each(add);
+        let mut add = |all: &BTreeMap<(TenantId, Time), Ended>| {
+            let from = (tenant.clone(), Time::default());
+            for ((_, minute), ended) in all.range(from..).take_while(|((whose, _), _)| whose == tenant) {
+                sums.entry(*minute).or_default().ended.add(*ended);
+            }
+        };
+        add(&self.ended.lock());
+        add(&going.ended);
         sums
     }
 
-    fn of(&self, webhooks: &[WebhookId]) -> Vec<MinuteRollup> {
-        let sent = self.sent.lock();
-        webhooks.iter().filter_map(|webhook| sent.webhooks.get(webhook).cloned()).collect()
+    /// How many attempts of a tenant failed that are not stored yet, by webhook; from this minute on.
+    fn failures_of(&self, tenant: &TenantId, from: Time) -> Vec<(WebhookId, u64)> {
+        let mut failed = Vec::new();
+        let mut add = |one: &MinuteRollup| {
+            if one.rollup.failures() > 0 && one.minute >= from {
+                failed.push((one.webhook, u64::from(one.rollup.failures())));
+            }
+        };
+        self.sent.lock().of_tenant(tenant).for_each(&mut add);
+        self.going().minutes.iter().filter(|one| one.tenant == *tenant).for_each(add);
+        failed
     }
 
-    /// Takes out all that was counted, in steps. Those of one tenant stay together.
-    fn take(&self) -> Vec<Part> {
-        let mut sent = std::mem::take(&mut *self.sent.lock());
-        let mut ended = std::mem::take(&mut *self.ended.lock());
-        let whose = std::mem::take(&mut sent.by_tenant).into_values().flatten();
-        let minutes: Vec<_> = whose.filter_map(|webhook| sent.webhooks.remove(&webhook)).collect();
-        let mut parts = Vec::new();
-        for minutes in minutes.chunks(STEP) {
-            let keys: Vec<_> = minutes.iter().map(|one| (one.tenant.clone(), one.minute)).collect();
-            let ended = keys.into_iter().filter_map(|key| ended.remove(&key).map(|ended| (key, ended)));
-            parts.push(Part { ended: ended.collect(), minutes: minutes.to_vec() });
+    fn going(&self) -> Arc<Part> {
+        self.going.lock().clone().unwrap_or_default()
+    }
+
+    fn of(&self, webhooks: &[WebhookId]) -> Vec<MinuteRollup> {
+        let mut found: Vec<_> = {
+            let sent = self.sent.lock();
+            webhooks.iter().filter_map(|webhook| sent.webhooks.get(webhook).cloned()).collect()
+        };
+        let going = self.going();
+        found.extend(going.minutes.iter().filter(|one| webhooks.contains(&one.webhook)).cloned());
+        found
+    }
+
+    /// How many steps it takes to store all that is here now.
+    fn steps_to_go(&self) -> usize {
+        let (sent, ended) = (self.sent.lock().webhooks.len(), self.ended.lock().len());
+        // Those of a tenant stay together, so that some steps are not full.
+        2 * sent.div_ceil(STEP) + ended.div_ceil(STEP)
+    }
+
+    /// Takes out what is to be stored next. Those of one tenant stay together, as far as they fit.
+    fn take(&self) -> Option<Arc<Part>> {
+        let (mut sent, mut ended) = (self.sent.lock(), self.ended.lock());
+        let mut part = Part::default();
+        while part.minutes.len() < STEP
+            && let Some(tenant) = sent.by_tenant.keys().next().cloned()
+        {
+            let room = STEP - part.minutes.len();
+            let Entry::Occupied(mut whose) = sent.by_tenant.entry(tenant) else { break };
+            let left = whose.get().len().saturating_sub(room);
+            let taken = whose.get_mut().split_off(left);
+            if left == 0 {
+                whose.remove();
+            }
+            part.minutes.extend(taken.iter().filter_map(|webhook| sent.webhooks.remove(webhook)));
         }
-        while !ended.is_empty() {
-            let rest = ended.keys().nth(STEP).cloned().map(|key| ended.split_off(&key));
-            parts.push(Part { minutes: Vec::new(), ended });
-            ended = rest.unwrap_or_default();
+        for one in &part.minutes {
+            let key = (one.tenant.clone(), one.minute);
+            if let Some(ends) = ended.remove(&key) {
+                part.ended.insert(key, ends);
+            }
         }
-        parts
+        if part.minutes.is_empty() {
+            let rest = ended.keys().nth(STEP).cloned().map(|key| ended.split_off(&key)).unwrap_or_default();
+            part.ended = std::mem::replace(&mut ended, rest);
+        }
+        if part.minutes.is_empty() && part.ended.is_empty() {
+            return None;
+        }
+        let part = Arc::new(part);
+        *self.going.lock() = Some(part.clone());
+        self.steps.fetch_add(1, SeqCst);
+        Some(part)
+    }
+
+    /// It is in the store, or here again.
+    fn gone(&self) {
+        self.going.lock().take();
+        self.steps.fetch_add(1, SeqCst);
     }
 
     /// Takes back what the store did not take.
@@ -185,12 +253,32 @@ impl Inner {
     }
 
     pub(crate) async fn flush_health(&self) {
-        for part in self.health.take() {
-            if let Err(error) = self.store.add_figures(part.minutes.clone(), part.traffic()).await {
-                tracing::debug!(%error, "statistics are added to the store later");
+        // One at a time: what a stop stores must not be taken for what is being stored already.
+        let _turn = self.health.turn.lock().await;
+        for _ in 0..self.health.steps_to_go() {
+            let Some(part) = self.health.take() else { return };
+            let stored = self.store.add_figures(part.minutes.clone(), part.traffic()).await;
+            if stored.is_err() {
                 self.health.put_back(&part);
             }
+            self.health.gone();
+            if let Err(error) = stored {
+                tracing::debug!(%error, "statistics are added to the store later");
+                return;
+            }
         }
+    }
+
+    /// Looks at what is here and in the store, again if something went from one to the other meanwhile.
+    async fn steadily<T>(&self, look: impl AsyncFn() -> Result<T, StoreError>) -> Result<T, StoreError> {
+        for _ in 1..LOOKS {
+            let before = self.health.steps.load(SeqCst);
+            let seen = look().await?;
+            if self.health.steps.load(SeqCst) == before {
+                return Ok(seen);
+            }
+        }
+        look().await
     }
 }
 
@@ -203,30 +291,32 @@ impl Engine {
         grain: Grain,
         from: Time,
     ) -> Result<Vec<(Time, Traffic)>, StoreError> {
-        let from = grain.start(from);
-        let counted = self.0.health.traffic_of(&tenant);
-        let mut traffic = self.0.store.traffic(tenant, grain, from).await?;
-        let counted = counted.into_iter().map(|(minute, counted)| (grain.start(minute), counted));
-        traffic.extend(counted.filter(|(start, _)| *start >= from));
-        Ok(traffic)
+        let (inner, tenant, from) = (&self.0, &tenant, grain.start(from));
+        let look = async || {
+            let counted = inner.health.traffic_of(tenant).into_iter();
+            let counted = counted.map(|(minute, counted)| (grain.start(minute), counted));
+            let mut traffic = inner.store.traffic(tenant.clone(), grain, from).await?;
+            traffic.extend(counted.filter(|(start, _)| *start >= from));
+            Ok(traffic)
+        };
+        inner.steadily(look).await
     }
 
     /// How many attempts of a tenant failed from some time on, by webhook. Looks at no more than the latest `most`
     /// minutes of webhooks with a failure.
     pub async fn failures(&self, tenant: TenantId, from: Time, most: usize) -> Result<Failures, StoreError> {
-        let from = minute_of(from);
-        let counted: Vec<_> = {
-            let sent = self.0.health.sent.lock();
-            let failed =
-                sent.of_tenant(&tenant).filter(|one| one.rollup.failures() > 0 && one.minute >= from);
-            failed.map(|one| (one.webhook, u64::from(one.rollup.failures()))).collect()
+        let (inner, tenant, from) = (&self.0, &tenant, minute_of(from));
+        let look = async || {
+            let counted = inner.health.failures_of(tenant, from);
+            let Failures { by_webhook, only_since } =
+                inner.store.failures(tenant.clone(), from, most).await?;
+            let mut sums: HashMap<WebhookId, u64> = HashMap::with_capacity(by_webhook.len());
+            for (webhook, failures) in by_webhook.into_iter().chain(counted) {
+                *sums.entry(webhook).or_default() += failures;
+            }
+            Ok(Failures { by_webhook: sums.into_iter().collect(), only_since })
         };
-        let Failures { by_webhook, only_since } = self.0.store.failures(tenant, from, most).await?;
-        let mut sums: HashMap<WebhookId, u64> = HashMap::with_capacity(by_webhook.len());
-        for (webhook, failures) in by_webhook.into_iter().chain(counted) {
-            *sums.entry(webhook).or_default() += failures;
-        }
-        Ok(Failures { by_webhook: sums.into_iter().collect(), only_since })
+        inner.steadily(look).await
     }
 
     /// How webhooks did from some time on, to the minute; some minutes perhaps in two parts.
@@ -235,10 +325,14 @@ impl Engine {
         webhooks: Vec<WebhookId>,
         from: Time,
     ) -> Result<Vec<MinuteRollup>, StoreError> {
-        let counted = self.0.health.of(&webhooks);
-        let mut rollups = self.0.store.rollups(webhooks, minute_of(from)).await?;
-        rollups.extend(counted);
-        Ok(rollups)
+        let (inner, webhooks, from) = (&self.0, &webhooks, minute_of(from));
+        let look = async || {
+            let counted = inner.health.of(webhooks);
+            let mut rollups = inner.store.rollups(webhooks.clone(), from).await?;
+            rollups.extend(counted.into_iter().filter(|one| one.minute >= from));
+            Ok(rollups)
+        };
+        inner.steadily(look).await
     }
 
     /// When each of these webhooks last took a delivery; those of which nothing is known are left out.
@@ -303,7 +397,9 @@ mod tests {
         assert_eq!(health.traffic_of(&tenant("acme")).len(), 3);
 
         let mut rows: BTreeMap<(String, Grain, Time), Traffic> = BTreeMap::new();
-        for part in health.take() {
+        let first = health.take();
+        assert_eq!(health.traffic_of(&tenant("acme")).len(), 3, "what is going is still seen");
+        for part in std::iter::successors(first, |_| health.take()) {
             for row in part.traffic() {
                 assert_eq!(row.kept_until, row.start + row.grain.kept());
                 let key = (row.tenant.as_str().to_owned(), row.grain, row.start);
@@ -322,28 +418,47 @@ mod tests {
         assert_eq!(seen("globex", Grain::Minute, at(0)), (1, 1, 0, 0, 0));
         assert_eq!(seen("initech", Grain::Hour, at(0)), (0, 0, 0, 0, 1));
         assert_eq!(rows.len(), 9);
-        assert!(health.take().is_empty());
+        health.gone();
+        assert!(health.take().is_none() && health.traffic_of(&tenant("acme")).is_empty());
     }
 
     #[test]
     fn what_the_store_did_not_take_is_counted_once() {
         let health = Health::default();
-        for webhook in 0..250 {
-            for n in 0..5 {
-                count(&health, &format!("t{n}"), webhook, None, at(n));
-            }
+        for n in 0..2500u32 {
+            let mut sent = health.sent.lock();
+            let mut id = [0; 16];
+            id[12..].copy_from_slice(&n.to_be_bytes());
+            let whose = tenant(if n % 5 == 0 { "acme" } else { "globex" });
+            sent.of(&whose, WebhookId::from_bytes(id), at(0)).rollup.add(1000, None, at(1));
         }
-        // Ids are one tenant's: each webhook was counted for the first that named it.
         for minute in 0..1500 {
-            health.ended(&tenant("t0"), DeliveryStatus::Delivered, 1, at(60 * minute));
+            health.ended(&tenant("acme"), DeliveryStatus::Delivered, 1, at(60 * minute));
         }
-        let parts = health.take();
-        assert!(parts.iter().all(|part| part.minutes.len() <= STEP && part.ended.len() <= STEP));
-        parts.iter().for_each(|part| health.put_back(part));
-        count(&health, "t0", 0, None, at(61));
-        let mut sum = Traffic::default();
-        health.traffic_of(&tenant("t0")).values().for_each(|one| sum.merge(one));
-        assert_eq!((sum.sent.attempts, sum.ended.delivered), (1251, 1500));
-        assert_eq!(health.of(&[hook(0)])[0].minute, at(0), "the earlier minute is kept");
+        let seen = || {
+            let mut sum = Traffic::default();
+            health.traffic_of(&tenant("acme")).values().for_each(|one| sum.merge(one));
+            (sum.sent.attempts, sum.ended.delivered)
+        };
+        let steps = health.steps_to_go();
+        let mut parts = Vec::new();
+        health.put_back(&health.take().unwrap());
+        health.gone();
+        assert_eq!(seen(), (500, 1500), "it is here again");
+        while let Some(part) = health.take() {
+            assert!(part.minutes.len() <= STEP && part.ended.len() <= STEP);
+            health.gone();
+            parts.push(part);
+        }
+        assert!(parts.len() <= steps, "{} of {steps}", parts.len());
+        assert_eq!(seen(), (0, 0));
+        let minutes: usize = parts.iter().map(|part| part.minutes.len()).sum();
+        assert_eq!((minutes, parts.iter().map(|part| part.ended.len()).sum::<usize>()), (2500, 1500));
+        count(&health, "acme", 1, None, at(61));
+        health.put_back(&parts[0]);
+        assert!(
+            health.sent.lock().webhooks.values().all(|one| one.minute <= at(60)),
+            "the earlier minute is kept"
+        );
     }
 }
