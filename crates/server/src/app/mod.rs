@@ -16,6 +16,7 @@ pub mod export;
 pub mod health;
 pub mod keys;
 mod metrics;
+pub mod names;
 pub mod operations;
 pub mod portal;
 pub mod quota;
