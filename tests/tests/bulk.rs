@@ -73,6 +73,17 @@ async fn dead_letters_are_retried_by_filter() {
     assert_eq!((&dry["total"], &dry["complete"]), (&json!(30), &json!(true)));
     assert_eq!(dry["sample"].as_array().unwrap().len(), 10);
     assert_eq!(receiver.count(), 30, "nothing was sent");
+    for (filter, total) in [
+        (json!({"dead_reasons": ["permanent"]}), 35),
+        (json!({"dead_reasons": ["exhausted", "expired"]}), 0),
+        (json!({"recoverable": false}), 35),
+        (json!({"recoverable": true}), 0),
+    ] {
+        let body = json!({"filter": filter, "dry_run": true});
+        assert_eq!(api.post("/v1/dlq/retry-batch", body).await.expect(200)["total"], total, "{filter}");
+    }
+    let purge = api.delete("/v1/dlq?dead_reason=exhausted&recoverable=true&dry_run=true").await.expect(200);
+    assert_eq!(purge["total"], 0);
 
     let asked = json!({"filter": filter, "priority": "high"});
     let operation = api.post("/v1/dlq/retry-batch", asked).await.expect(202);

@@ -5,7 +5,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    delivery::DeliveryStatus, id::WebhookId, invalid::Invalid, lane::Priority, outcome::FailureCategory,
+    delivery::{DeadReason, DeliveryStatus},
+    id::WebhookId,
+    invalid::Invalid,
+    lane::Priority,
+    outcome::FailureCategory,
+    recovery::Recovery,
     time::Time,
 };
 
@@ -154,6 +159,12 @@ pub struct Selection {
     /// Those in one of these states.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub statuses: Vec<DeliveryStatus>,
+    /// Those that died for one of these reasons.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub dead_reasons: Vec<DeadReason>,
+    /// Those that are dead, and may well succeed when they are sent again as they are; or that are dead, and may not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recoverable: Option<bool>,
     /// Those of events from this time on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<Time>,
@@ -175,6 +186,7 @@ impl Selection {
             ("filter.event_types", self.event_types.len()),
             ("filter.failure_categories", self.failure_categories.len()),
             ("filter.statuses", self.statuses.len()),
+            ("filter.dead_reasons", self.dead_reasons.len()),
         ] {
             if count > MAX_NAMED {
                 return Err(Invalid::new(field, format!("names {count}; at most {MAX_NAMED} are allowed")));
@@ -199,6 +211,12 @@ impl Selection {
             && has(&self.statuses, &one.status)
             && (self.failure_categories.is_empty()
                 || one.failure_category.is_some_and(|category| self.failure_categories.contains(&category)))
+            && (self.dead_reasons.is_empty()
+                || one.dead_reason.is_some_and(|reason| self.dead_reasons.contains(&reason)))
+            && self.recoverable.is_none_or(|wanted| {
+                let likely = |reason| Recovery::is_likely(reason, one.failure_category) == wanted;
+                one.dead_reason.is_some_and(likely)
+            })
     }
 }
 
@@ -223,6 +241,8 @@ pub struct Candidate {
     pub created_at: Time,
     /// When it ended.
     pub ended_at: Option<Time>,
+    /// Why it is dead.
+    pub dead_reason: Option<DeadReason>,
     /// Whether there is a later round.
     pub is_redriven: bool,
 }
@@ -303,6 +323,7 @@ mod tests {
             priority: Priority::Normal,
             created_at: Time::from_millis(1),
             ended_at: Some(Time::from_millis(5)),
+            dead_reason: Some(DeadReason::Exhausted),
             is_redriven: false,
         }
     }
@@ -349,6 +370,15 @@ mod tests {
         assert!(takes(Selection { failure_categories: timeouts, ..Selection::default() }));
         assert!(!takes(Selection { failure_categories: vec![FailureCategory::Dns], ..Selection::default() }));
         assert!(!takes(Selection { statuses: vec![DeliveryStatus::Delivered], ..Selection::default() }));
+        let reasons = |reason| Selection { dead_reasons: vec![reason], ..Selection::default() };
+        assert!(takes(reasons(DeadReason::Exhausted)) && !takes(reasons(DeadReason::Expired)));
+        let recoverable = |wanted| Selection { recoverable: Some(wanted), ..Selection::default() };
+        assert!(takes(recoverable(true)) && !takes(recoverable(false)));
+        let pending = Candidate { status: DeliveryStatus::Pending, dead_reason: None, ..candidate() };
+        for wanted in [true, false] {
+            let what = recoverable(wanted);
+            assert!(!takes_on(OperationKind::Retry, &what, began(), &pending), "it is about the dead");
+        }
     }
 
     #[test]

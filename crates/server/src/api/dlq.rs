@@ -9,8 +9,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     AppState,
-    deliveries::{COLUMNS, DeadQuery, DeliveryQuery, DeliveryView, ExportQuery, cursor_of},
-    export::stream,
+    deliveries::{DeadQuery, DeliveryQuery, DeliveryView, ExportQuery, cursor_of, exported},
     extract::{May, Query, Reads},
     page::Page,
     problem::{Problem, ReadProblems},
@@ -52,8 +51,7 @@ async fn export(
     Query(query): Query<ExportQuery>,
 ) -> Result<Response, Problem> {
     let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
-    let pages = app.export_deliveries(tenant, query.filter()?, true)?;
-    Ok(stream::<_, DeliveryView>("dead-letters", query.format, COLUMNS, pages))
+    exported(&app, tenant, &query, true)
 }
 
 /// How many dead letters there are, since when, where and why.

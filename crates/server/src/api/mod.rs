@@ -28,8 +28,14 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_swagger_ui::SwaggerUi;
 
 pub(crate) use self::{
-    deliveries::{DeliveryQuery, cursor_of},
+    deliveries::{
+        DeliveryQuery, ExportQuery, HeaderView, cursor_of, exported as exported_deliveries, header_views,
+        request_headers,
+    },
+    events::{EventExportQuery, EventQuery, exported as exported_events},
     extract::{Query, client_address},
+    operations::OperationView,
+    page::Paging,
     problem::{Problem, name_request},
 };
 use crate::app::App;

@@ -127,7 +127,7 @@ impl Blocked {
 mod tests {
     use redrive_core::{
         AttemptId, DeadReason, DeliveryId, EventId, FailureCategory, TenantId, WebhookId,
-        breaker::CircuitState, lane::Priority,
+        breaker::CircuitState, event::PayloadFormat, lane::Priority,
     };
     use redrive_store::{AttemptStatus, PhaseTimings};
 
@@ -158,6 +158,7 @@ mod tests {
             replay_of: None,
             redriven_as: None,
             purged_at: None,
+            format: PayloadFormat::Envelope,
             priority: Priority::Normal,
             due: None,
             behind: None,

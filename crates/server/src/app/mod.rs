@@ -17,6 +17,7 @@ pub mod glance;
 pub mod health;
 pub mod keys;
 mod metrics;
+pub mod names;
 pub mod operations;
 pub mod overview;
 pub mod portal;

@@ -4,11 +4,18 @@
 //! One file per room; what all of them share is in `viewer`, `page`, `words` and `live`.
 
 mod assets;
+mod bulk;
 #[allow(dead_code, reason = "drawn by pages to come")]
 mod chart;
+mod dead;
 mod deliveries;
+mod events;
+mod hostile;
 mod live;
 mod login;
+mod names;
+mod operations;
+mod outcomes;
 mod overview;
 mod page;
 mod viewer;
@@ -33,6 +40,12 @@ pub fn router(app: AppState) -> Router {
     let pages = Router::new()
         .route("/dashboard/t/{tenant}", get(overview::page))
         .route("/dashboard/t/{tenant}/deliveries", get(deliveries::list))
+        .route("/dashboard/t/{tenant}/deliveries/{id}", get(deliveries::detail))
+        .route("/dashboard/t/{tenant}/events", get(events::list))
+        .route("/dashboard/t/{tenant}/events/{id}", get(events::detail))
+        .route("/dashboard/t/{tenant}/dead", get(dead::list))
+        .route("/dashboard/t/{tenant}/operations", get(operations::list))
+        .route("/dashboard/t/{tenant}/operations/{id}", get(operations::detail))
         .with_state(app.clone());
     let live = Live::new(pages.clone());
     let around = Router::new()
@@ -43,6 +56,12 @@ pub fn router(app: AppState) -> Router {
         .route("/portal", get(login::portal))
         .route("/dashboard/assets/{*file}", get(assets::serve))
         .route("/dashboard/live", get(live::listen))
+        // Files: they are no pages, and nothing of them stays true while it is looked at.
+        .route("/dashboard/t/{tenant}/deliveries/export", get(deliveries::export))
+        .route("/dashboard/t/{tenant}/deliveries/{id}/curl", get(deliveries::as_curl))
+        .route("/dashboard/t/{tenant}/dead/export", get(deliveries::export_dead))
+        .route("/dashboard/t/{tenant}/events/export", get(events::export))
+        .route("/dashboard/t/{tenant}/events/{id}/payload", get(events::payload))
         .route("/dashboard/{*rest}", get(nothing_here))
         .layer(axum::Extension(live))
         .with_state(app);

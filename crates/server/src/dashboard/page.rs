@@ -177,6 +177,13 @@ impl<T> Asked<T> {
         self.pairs.iter().any(|(name, _)| name != "cursor")
     }
 
+    /// What was asked, as a query, but for which page of it.
+    pub(super) fn filter_query(&self) -> String {
+        let is_filter = |name: &str| !matches!(name, "cursor" | "limit" | "offset");
+        let kept = self.pairs.iter().filter(|(name, _)| is_filter(name));
+        url::form_urlencoded::Serializer::new(String::new()).extend_pairs(kept).finish()
+    }
+
     /// The page with this one changed, from its beginning unless it is to go on.
     pub(super) fn with(&self, name: &str, value: &str) -> String {
         let kept = self.pairs.iter().filter(|(known, _)| known != name && known != "cursor");

@@ -1,12 +1,12 @@
 //! How figures, times and names are written on pages. Templates hand references, code hands values: both are taken.
 
-use std::{borrow::Borrow, time::Duration};
+use std::{borrow::Borrow, fmt::Display, time::Duration};
 
-use redrive_core::{DeliveryStatus, FailureCategory, Time, breaker::CircuitState};
+use redrive_core::{DeliveryStatus, FailureCategory, breaker::CircuitState};
 
 /// A time, for a `<time>` element: scripts show how long ago it was.
-pub(super) fn stamp(time: impl Borrow<Time>) -> String {
-    let text = time.borrow().to_string();
+pub(super) fn stamp(time: impl Display) -> String {
+    let text = time.to_string();
     match text.split_once('T') {
         Some((day, rest)) => format!("{day} {} UTC", rest.get(..8).unwrap_or(rest)),
         None => text,
@@ -14,8 +14,8 @@ pub(super) fn stamp(time: impl Borrow<Time>) -> String {
 }
 
 /// A number with its thousands apart.
-pub(super) fn number(n: impl Borrow<u64>) -> String {
-    let digits = n.borrow().to_string();
+pub(super) fn number(n: impl Display) -> String {
+    let digits = n.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (at, digit) in digits.chars().enumerate() {
         if at > 0 && (digits.len() - at).is_multiple_of(3) {
@@ -116,6 +116,11 @@ pub(super) fn shortened(text: &str, most: usize) -> String {
     }
 }
 
+/// A field with its value, as a query has it.
+pub(super) fn query(name: &str, value: &str) -> String {
+    url::form_urlencoded::Serializer::new(String::new()).append_pair(name, value).finish()
+}
+
 /// The end of an id, enough to tell two apart on one page.
 pub(super) fn short_id(id: impl ToString) -> String {
     let id = id.to_string();
@@ -125,6 +130,8 @@ pub(super) fn short_id(id: impl ToString) -> String {
 
 #[cfg(test)]
 mod tests {
+    use redrive_core::Time;
+
     use super::*;
 
     #[test]

@@ -325,6 +325,12 @@ pub async fn walks_come_upon_everything_once_from_the_oldest_on(bench: &Arc<Benc
         assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), expected, "{which:?}");
         assert_eq!(walk(bench, &other, &which).await, [], "{which:?}");
     }
+    for among in [Among::Dead, Among::Deliveries] {
+        let all = Walk { among, limit: 99, ..any.clone() };
+        let walked = bench.store().walk_deliveries(bench.tenant.clone(), all).await.unwrap();
+        let reasons = walked.found.iter().filter_map(|(_, one)| one.dead_reason);
+        assert_eq!(reasons.collect::<Vec<_>>(), [redrive_core::DeadReason::Exhausted; 4], "{among:?}");
+    }
     let heads =
         bench.store().walk_events(bench.tenant.clone(), Some(at(1)), Some(at(5)), None, 2).await.unwrap();
     assert_eq!(heads.iter().map(|head| head.id.time()).collect::<Vec<_>>(), [at(1), at(2)]);

@@ -2,7 +2,8 @@
 
 use redrive_core::{
     DeadReason, DeliveryId, DeliveryStatus, EventId, FailureCategory, TenantId, Time, WebhookId,
-    event::Event, lane::Priority,
+    event::{Event, PayloadFormat},
+    lane::Priority,
 };
 
 use crate::Attempt;
@@ -59,6 +60,8 @@ pub struct Delivery {
     pub purged_at: Option<Time>,
     /// How urgent it is.
     pub priority: Priority,
+    /// What its body looks like.
+    pub format: PayloadFormat,
     /// When it is due, while it waits in the store; none when a node has it.
     pub due: Option<Time>,
     /// The one that must be over before this one may start, while it waits in an order behind it.

@@ -56,7 +56,7 @@ macro_rules! delivery {
                         (SELECT l.delivery FROM leased l WHERE l.webhook = w.webhook AND l.lane = w.lane
                          AND l.lane < 'A' AND l.seq < w.seq ORDER BY l.seq LIMIT 1),
                         (SELECT f.delivery FROM waiting f WHERE f.webhook = w.webhook AND f.lane = w.lane
-                         ORDER BY f.place, f.seq LIMIT 1)) END, d.purged_at ",
+                         ORDER BY f.place, f.seq LIMIT 1)) END, d.purged_at, d.format ",
             $rest
         )
     };
@@ -64,7 +64,7 @@ macro_rules! delivery {
 
 /// What is read of a delivery `d` with its event `e` and the row `w` of what waits, and how many columns that are.
 pub(super) const DELIVERY: &str = delivery!("");
-pub(super) const DELIVERY_COLUMNS: usize = 21;
+pub(super) const DELIVERY_COLUMNS: usize = 22;
 macro_rules! delivery_by_id {
     ($more:literal) => {
         concat!(
@@ -105,6 +105,7 @@ pub(super) fn read_delivery(row: &Row) -> Result<Delivery, Failure> {
         priority: get(row, 18)?,
         behind: get_opt(row, 19)?.filter(|first| *first != id),
         purged_at: get_opt(row, 20)?,
+        format: get(row, 21)?,
     })
 }
 

@@ -42,7 +42,7 @@ pub(super) const DELIVERY: &str =
                 (SELECT l.delivery FROM leased l WHERE l.webhook = w.webhook AND l.lane = w.lane AND l.lane < 'A'
                  AND l.seq < w.seq ORDER BY l.seq LIMIT 1),
                 (SELECT f.delivery FROM waiting f WHERE f.webhook = w.webhook AND f.lane = w.lane
-                 ORDER BY f.place, f.seq LIMIT 1)) END, d.purged_at";
+                 ORDER BY f.place, f.seq LIMIT 1)) END, d.purged_at, d.format";
 pub(super) const WITH_EVENT: &str =
     "JOIN events e ON e.tenant = d.tenant AND e.id = d.event LEFT JOIN waiting w ON w.delivery = d.id";
 
@@ -70,6 +70,7 @@ pub(super) fn read_delivery(row: &Row<'_>) -> rusqlite::Result<Delivery> {
         priority: get(row, 18)?,
         behind: get_opt(row, 19)?.filter(|first| *first != id),
         purged_at: get_opt(row, 20)?,
+        format: get(row, 21)?,
     })
 }
 

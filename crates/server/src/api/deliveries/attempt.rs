@@ -14,9 +14,9 @@ use crate::app::attempts::{Blocked, Entry, History};
 #[derive(Serialize, ToSchema)]
 pub(crate) struct HeaderView {
     /// Its name.
-    name: String,
+    pub(crate) name: String,
     /// Its value; `[redacted]` where it is a secret.
-    value: String,
+    pub(crate) value: String,
 }
 
 /// One try of one delivery.
@@ -159,7 +159,7 @@ impl AttemptView {
 }
 
 /// What was sent follows from the attempt and its event; only the webhook's own headers were written down.
-fn request_headers(stored: &StoredAttempt, event: &Event) -> Vec<HeaderView> {
+pub(crate) fn request_headers(stored: &StoredAttempt, event: &Event) -> Vec<HeaderView> {
     let attempt = &stored.attempt;
     let own = [
         ("content-type", "application/json".into()),
@@ -182,7 +182,8 @@ fn request_headers(stored: &StoredAttempt, event: &Event) -> Vec<HeaderView> {
     own.into_iter().chain(noted).collect()
 }
 
-fn header_views(lines: Option<&[u8]>) -> Vec<HeaderView> {
+/// Headers that were written down as lines.
+pub(crate) fn header_views(lines: Option<&[u8]>) -> Vec<HeaderView> {
     let text = String::from_utf8_lossy(lines.unwrap_or_default());
     let split = text.lines().filter_map(|line| line.split_once(": "));
     split.map(|(name, value)| HeaderView { name: name.into(), value: value.into() }).collect()

@@ -15,11 +15,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-pub(crate) use self::query::DeliveryQuery;
-pub(super) use self::{
-    attempt::AttemptView,
-    query::{DeadQuery, ExportQuery},
-    view::DeliveryView,
+pub(super) use self::{attempt::AttemptView, query::DeadQuery, view::DeliveryView};
+pub(crate) use self::{
+    attempt::{HeaderView, header_views, request_headers},
+    query::{DeliveryQuery, ExportQuery},
 };
 use super::{
     AppState,
@@ -83,7 +82,7 @@ async fn list(
 }
 
 /// What a table of deliveries has.
-pub(super) const COLUMNS: &[&str] = &[
+const COLUMNS: &[&str] = &[
     "id",
     "event_id",
     "event_type",
@@ -126,8 +125,19 @@ async fn export(
     Query(query): Query<ExportQuery>,
 ) -> Result<Response, Problem> {
     let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
-    let pages = app.export_deliveries(tenant, query.filter()?, false)?;
-    Ok(stream::<_, DeliveryView>("deliveries", query.format, COLUMNS, pages))
+    exported(&app, tenant, &query, false)
+}
+
+/// What a tenant's deliveries are exported as; dead letters alone if so.
+pub(crate) fn exported(
+    app: &AppState,
+    tenant: TenantId,
+    query: &ExportQuery,
+    dead: bool,
+) -> Result<Response, Problem> {
+    let name = if dead { "dead-letters" } else { "deliveries" };
+    let pages = app.export_deliveries(tenant, query.filter()?, dead)?;
+    Ok(stream::<_, DeliveryView>(name, query.format, COLUMNS, pages))
 }
 
 /// List a webhook's deliveries

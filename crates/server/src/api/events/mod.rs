@@ -110,7 +110,7 @@ macro_rules! event_query {
         #[derive(Deserialize, IntoParams)]
         #[into_params(parameter_in = Query)]
         #[serde(deny_unknown_fields)]
-        pub(super) struct $name {
+        pub(crate) struct $name {
             /// Only this event.
             #[param(value_type = Option<String>)]
             id: Option<EventId>,
@@ -135,7 +135,7 @@ macro_rules! event_query {
         }
 
         impl $name {
-            fn filter(&self) -> EventFilter {
+            pub(crate) fn filter(&self) -> EventFilter {
                 EventFilter {
                     id: self.id,
                     idempotency_key: self.idempotency_key.clone(),
@@ -175,7 +175,7 @@ event_query! {
 }
 
 impl EventQuery {
-    fn paging(&self) -> Paging {
+    pub(crate) fn paging(&self) -> Paging {
         Paging { cursor: self.cursor.clone(), limit: self.limit, offset: self.offset, tenant_id: None }
     }
 }
@@ -208,6 +208,15 @@ async fn export(
     Query(query): Query<EventExportQuery>,
 ) -> Result<Response, Problem> {
     let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
+    exported(&app, tenant, &query)
+}
+
+/// What a tenant's events are exported as.
+pub(crate) fn exported(
+    app: &AppState,
+    tenant: TenantId,
+    query: &EventExportQuery,
+) -> Result<Response, Problem> {
     let pages = app.export_events(tenant, query.filter())?;
     Ok(stream::<_, EventView>("events", query.format, COLUMNS, pages))
 }

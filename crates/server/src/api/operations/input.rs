@@ -1,7 +1,7 @@
 //! What people write about a bulk operation.
 
 use redrive_core::{
-    DeliveryStatus, FailureCategory, Invalid, Time, WebhookId,
+    DeadReason, DeliveryStatus, FailureCategory, Invalid, Time, WebhookId,
     lane::Priority,
     operation::{MAX_RATE, Selection},
 };
@@ -29,6 +29,11 @@ pub(in crate::api) struct BatchFilter {
     /// Those in one of these states; not for dead letters.
     #[schema(min_items = 1)]
     statuses: Option<Vec<DeliveryStatus>>,
+    /// Those that died for one of these reasons.
+    #[schema(min_items = 1)]
+    dead_reasons: Option<Vec<DeadReason>>,
+    /// Dead ones that may well succeed when they are sent again as they are (`true`), or not (`false`).
+    recoverable: Option<bool>,
     /// Those of events from this time on (RFC 3339).
     #[schema(value_type = Option<String>, format = DateTime)]
     from: Option<Time>,
@@ -54,6 +59,8 @@ impl BatchFilter {
             event_types: named("filter.event_types", self.event_types)?,
             failure_categories: named("filter.failure_categories", self.failure_categories)?,
             statuses: named("filter.statuses", self.statuses)?,
+            dead_reasons: named("filter.dead_reasons", self.dead_reasons)?,
+            recoverable: self.recoverable,
             from: self.from,
             to: self.to,
         })
@@ -70,6 +77,8 @@ impl From<Selection> for BatchFilter {
             event_types: some(selection.event_types),
             failure_categories: some(selection.failure_categories),
             statuses: some(selection.statuses),
+            dead_reasons: some(selection.dead_reasons),
+            recoverable: selection.recoverable,
             from: selection.from,
             to: selection.to,
         }
@@ -170,6 +179,11 @@ pub(in crate::api) struct PurgeQuery {
     /// Only with this kind of last failure, or one of these.
     #[param(value_type = Option<Vec<String>>)]
     failure_category: Option<List<FailureCategory>>,
+    /// Only dead for this reason, or one of these.
+    #[param(value_type = Option<Vec<String>>)]
+    dead_reason: Option<List<DeadReason>>,
+    /// Only those that may well succeed when they are sent again as they are (`true`), or not (`false`).
+    recoverable: Option<bool>,
     /// Those of events from this time on (RFC 3339).
     #[param(value_type = Option<String>)]
     pub(super) from: Option<Time>,
@@ -189,6 +203,8 @@ impl PurgeQuery {
             event_types: List::values(&self.event_type),
             failure_categories: List::values(&self.failure_category),
             statuses: Vec::new(),
+            dead_reasons: List::values(&self.dead_reason),
+            recoverable: self.recoverable,
             from: self.from,
             to: self.to,
         }

@@ -17,9 +17,10 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
+pub(crate) use self::view::OperationView;
 use self::{
     input::{BackfillInput, CancelBatchInput, PurgeQuery, RetryBatchInput, rate},
-    view::{DryRunView, OperationView},
+    view::DryRunView,
 };
 use super::{
     AppState,

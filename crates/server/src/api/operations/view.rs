@@ -34,7 +34,7 @@ pub(crate) struct OperationView {
     /// How urgent they are from then on.
     priority: Option<Priority>,
     /// How far it is.
-    progress: ProgressView,
+    pub(crate) progress: ProgressView,
     /// Who asked for it.
     created_by: String,
     /// When it was asked for.
@@ -58,26 +58,26 @@ pub(crate) struct OperationView {
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ProgressView {
     /// How many there were when it began; null until they are counted.
-    total: Option<u64>,
+    pub(crate) total: Option<u64>,
     /// How many something was done with.
-    done: u64,
+    pub(crate) done: u64,
     /// How many needed it no more when their turn came, or go to a webhook that gets no events.
-    skipped: u64,
+    pub(crate) skipped: u64,
     /// How many were queued for sending; null where nothing is sent.
-    queued: Option<u64>,
+    pub(crate) queued: Option<u64>,
     /// How many of those queued have arrived.
-    delivered: u64,
+    pub(crate) delivered: u64,
     /// How many of those queued are dead again.
-    failed_again: u64,
+    pub(crate) failed_again: u64,
     /// How many of those queued were cancelled, or are not there any more.
-    cancelled: u64,
+    pub(crate) cancelled: u64,
     /// How those that are dead again failed.
-    errors: BTreeMap<String, u64>,
+    pub(crate) errors: BTreeMap<String, u64>,
     /// How many were done in a second, since it was last begun or taken up.
-    rate_per_second: Option<f64>,
+    pub(crate) rate_per_second: Option<f64>,
     /// When all will be done at this rate.
     #[schema(value_type = Option<String>, format = DateTime)]
-    eta: Option<Time>,
+    pub(crate) eta: Option<Time>,
 }
 
 impl OperationView {
