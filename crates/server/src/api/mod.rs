@@ -29,8 +29,10 @@ use utoipa_swagger_ui::SwaggerUi;
 
 pub(crate) use self::{
     deliveries::{DeliveryQuery, cursor_of},
-    extract::{Query, client_address},
+    extract::{Json, Manages, May, Query, client_address},
+    page::Paging,
     problem::{Problem, name_request},
+    webhooks::{REDACTED, WebhookInput, check_written},
 };
 use crate::app::App;
 

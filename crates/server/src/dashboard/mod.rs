@@ -4,7 +4,6 @@
 //! One file per room; what all of them share is in `viewer`, `page`, `words` and `live`.
 
 mod assets;
-#[allow(dead_code, reason = "drawn by pages to come")]
 mod chart;
 mod deliveries;
 mod live;
@@ -12,6 +11,7 @@ mod login;
 mod overview;
 mod page;
 mod viewer;
+mod webhooks;
 mod words;
 
 use axum::{
@@ -33,6 +33,11 @@ pub fn router(app: AppState) -> Router {
     let pages = Router::new()
         .route("/dashboard/t/{tenant}", get(overview::page))
         .route("/dashboard/t/{tenant}/deliveries", get(deliveries::list))
+        .route("/dashboard/t/{tenant}/webhooks", get(webhooks::list))
+        .route("/dashboard/t/{tenant}/webhooks/new", get(webhooks::new))
+        .route("/dashboard/t/{tenant}/webhooks/check", post(webhooks::check))
+        .route("/dashboard/t/{tenant}/webhooks/{id}", get(webhooks::show))
+        .route("/dashboard/t/{tenant}/webhooks/{id}/edit", get(webhooks::edit))
         .with_state(app.clone());
     let live = Live::new(pages.clone());
     let around = Router::new()

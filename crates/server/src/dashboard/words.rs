@@ -1,12 +1,12 @@
 //! How figures, times and names are written on pages. Templates hand references, code hands values: both are taken.
 
-use std::{borrow::Borrow, time::Duration};
+use std::{borrow::Borrow, fmt::Display, time::Duration};
 
-use redrive_core::{DeliveryStatus, FailureCategory, Time, breaker::CircuitState};
+use redrive_core::{DeliveryStatus, FailureCategory, breaker::CircuitState};
 
 /// A time, for a `<time>` element: scripts show how long ago it was.
-pub(super) fn stamp(time: impl Borrow<Time>) -> String {
-    let text = time.borrow().to_string();
+pub(super) fn stamp(time: impl Display) -> String {
+    let text = time.to_string();
     match text.split_once('T') {
         Some((day, rest)) => format!("{day} {} UTC", rest.get(..8).unwrap_or(rest)),
         None => text,
@@ -125,6 +125,8 @@ pub(super) fn short_id(id: impl ToString) -> String {
 
 #[cfg(test)]
 mod tests {
+    use redrive_core::Time;
+
     use super::*;
 
     #[test]
