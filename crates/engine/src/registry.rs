@@ -23,7 +23,7 @@ use redrive_core::{
     retry::{RetryConfig, RetryPolicy},
     signature::{LiveSecret, SignatureConfig},
     subscription::{Interest, Subscriptions},
-    webhook::{Webhook, WebhookState},
+    webhook::{Webhook, WebhookSpec, WebhookState},
 };
 use redrive_egress::Target;
 use redrive_store::{Store, StoreError};
@@ -246,9 +246,13 @@ impl Registry {
 
     /// Checks what a webhook says about retries and its circuit against this server's defaults.
     pub fn check(&self, webhook: &Webhook) -> Result<(), Invalid> {
-        webhook.spec.retry_config.resolve(&self.defaults.retry)?;
-        webhook.spec.circuit_breaker_config.resolve(&self.defaults.breaker)?;
-        Ok(())
+        self.policies(&webhook.spec).map(|_| ())
+    }
+
+    /// What a webhook says about retries and its circuit, with this server's defaults for the rest.
+    pub fn policies(&self, spec: &WebhookSpec) -> Result<(RetryPolicy, BreakerPolicy), Invalid> {
+        let retry = spec.retry_config.resolve(&self.defaults.retry)?;
+        Ok((retry, spec.circuit_breaker_config.resolve(&self.defaults.breaker)?))
     }
 
     /// What holds for a tenant, as far as it is known here.

@@ -28,7 +28,7 @@ const OVERHEAD: usize = 64 * 1024;
 
 /// What a handler needs its caller to be allowed. Each handler names one in its signature, so that nobody
 /// without it gets as far as having a body read.
-pub(super) trait Needs: Send {
+pub(crate) trait Needs: Send {
     /// Whether this caller is allowed it.
     fn check(caller: &Caller) -> Result<(), AppError>;
 }
@@ -38,7 +38,7 @@ pub(super) struct Publishes;
 /// Looking at a tenant's things.
 pub(super) struct Reads;
 /// Changing a tenant's things.
-pub(super) struct Manages;
+pub(crate) struct Manages;
 /// Changing what those who publish rely on: everything of a tenant, but not by a customer's session.
 pub(super) struct Operates;
 /// Everything, for any tenant.
@@ -76,7 +76,7 @@ impl Needs for Administers {
 }
 
 /// Whoever holds the key that came with the request, if it allows what is needed.
-pub(super) struct May<N>(pub(super) Actor, pub(super) PhantomData<N>);
+pub(crate) struct May<N>(pub(crate) Actor, pub(crate) PhantomData<N>);
 
 impl<N: Needs> FromRequestParts<AppState> for May<N> {
     type Rejection = Problem;
@@ -294,7 +294,7 @@ impl FromRequest<AppState> for Batch {
 }
 
 /// A JSON body.
-pub(super) struct Json<T>(pub T);
+pub(crate) struct Json<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequest<AppState> for Json<T> {
     type Rejection = Problem;

@@ -33,10 +33,11 @@ pub(crate) use self::{
         request_headers,
     },
     events::{EventExportQuery, EventQuery, exported as exported_events},
-    extract::{Query, client_address},
+    extract::{Json, Manages, May, Query, client_address},
     operations::OperationView,
     page::Paging,
     problem::{Problem, name_request},
+    webhooks::{REDACTED, WebhookInput, check_written},
 };
 use crate::app::App;
 

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use redrive_core::{Invalid, TenantId, Time, WebhookId, breaker::CircuitView};
+use redrive_core::{
+    Invalid, TenantId, Time, WebhookId,
+    breaker::{CircuitState, CircuitView},
+};
 use redrive_engine::CircuitAction;
 use redrive_store::Period;
 
@@ -50,6 +53,11 @@ impl App {
         .await?;
         let gate = self.engine.gate_view(id).await?.ok_or(AppError::NotFound("webhook"))?;
         self.with_periods(id, gate.circuit).await
+    }
+
+    /// The state of a webhook's circuit; none if there is no such webhook.
+    pub async fn circuit_state(&self, id: WebhookId) -> Result<Option<CircuitState>, AppError> {
+        Ok(self.engine.gate_view(id).await?.map(|gate| gate.circuit.state))
     }
 
     pub(super) async fn with_periods(

@@ -20,6 +20,8 @@ pub struct Health {
     pub state: WebhookState,
     /// Its circuit.
     pub circuit: CircuitSeen,
+    /// What came back minute by minute in the last day, oldest first. A minute may be there in several parts.
+    pub minutes: Vec<MinuteRollup>,
     /// What came back in the last five minutes.
     pub last_5_minutes: Rollup,
     /// What came back in the last hour.
@@ -76,6 +78,7 @@ impl App {
             ),
             waiting,
             state,
+            minutes,
         })
     }
 }

@@ -2,28 +2,37 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use redrive_core::{TenantId, WebhookId, webhook::Webhook};
+use redrive_core::{
+    TenantId, WebhookId,
+    webhook::{Webhook, WebhookState},
+};
 
 use super::{App, AppError};
 
 /// A webhook as others are told of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
+    /// Its id.
+    pub id: WebhookId,
     /// Where it sends to.
     pub url: String,
-    /// Whether it gets events.
-    pub is_active: bool,
+    /// What its owner says about it.
+    pub description: Option<String>,
+    /// Whether it gets events; it may be gone by now, with only its history left.
+    pub state: WebhookState,
+}
+
+impl Named {
     /// Whether it is gone, and only its history is there.
-    pub is_deleted: bool,
+    pub fn is_deleted(&self) -> bool {
+        self.state == WebhookState::Deleted
+    }
 }
 
 impl From<Webhook> for Named {
     fn from(webhook: Webhook) -> Self {
-        Self {
-            is_active: webhook.state.gets_events(),
-            is_deleted: webhook.state == redrive_core::webhook::WebhookState::Deleted,
-            url: webhook.spec.url,
-        }
+        let (url, description) = (webhook.spec.url, webhook.spec.description);
+        Self { id: webhook.id, url, description, state: webhook.state }
     }
 }
 
@@ -32,7 +41,7 @@ impl App {
     pub async fn names(
         &self,
         tenant: &TenantId,
-        ids: impl IntoIterator<Item = WebhookId>,
+        ids: Vec<WebhookId>,
     ) -> Result<HashMap<WebhookId, Named>, AppError> {
         let ids: BTreeSet<_> = ids.into_iter().collect();
         if ids.is_empty() {

@@ -2,19 +2,17 @@
 //!
 //! Each figure is of bounded cost, however much history, however many webhooks and however long the queues are.
 
-use std::collections::HashMap;
-
 use redrive_core::{
     FailureCategory, TenantId, Time, WebhookId,
     breaker::CircuitState,
     traffic::{Ended, Range},
-    webhook::WebhookState,
 };
 use redrive_store::{Period, Runtime};
 
 use super::{
     App, AppError,
     glance::{self, LastHour},
+    names::Named,
     queue::Queue,
     traffic::TrafficSeen,
 };
@@ -29,19 +27,6 @@ const INCIDENTS: usize = 20;
 const CIRCUITS: usize = 1_000;
 /// Dead letters are counted up to here.
 const DEAD: usize = 50_000;
-
-/// A webhook as it is named to people.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Named {
-    /// Its id.
-    pub id: WebhookId,
-    /// Where it sends to.
-    pub url: String,
-    /// What its owner says about it.
-    pub description: Option<String>,
-    /// Whether it gets events; it may be gone by now.
-    pub state: WebhookState,
-}
 
 /// A webhook with many failures in the last hour.
 #[derive(Clone, Debug)]
@@ -171,26 +156,6 @@ impl App {
             Some(IncidentSeen { webhook, period: incident.period })
         });
         Ok(seen.collect())
-    }
-
-    /// These webhooks as they are named to people, those that are gone too.
-    pub async fn names(
-        &self,
-        tenant: &TenantId,
-        mut ids: Vec<WebhookId>,
-    ) -> Result<HashMap<WebhookId, Named>, AppError> {
-        ids.sort_unstable();
-        ids.dedup();
-        if ids.is_empty() {
-            return Ok(HashMap::new());
-        }
-        let found = self.store().webhooks_by_id(ids).await?;
-        let of_tenant = found.into_iter().filter(|webhook| webhook.tenant == *tenant);
-        let named = of_tenant.map(|webhook| {
-            let (url, description) = (webhook.spec.url, webhook.spec.description);
-            (webhook.id, Named { id: webhook.id, url, description, state: webhook.state })
-        });
-        Ok(named.collect())
     }
 }
 

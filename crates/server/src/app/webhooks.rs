@@ -5,7 +5,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use redrive_core::{
     Invalid, TenantId, Time, WebhookId,
+    breaker::BreakerPolicy,
+    event_type::Pattern,
     lane::Priority,
+    retry::RetryPolicy,
     signature::{self, LiveSecret, Secret},
     time::Span,
     verification::Verification,
@@ -71,6 +74,41 @@ impl App {
         }
         self.engine.registry().check(webhook)?;
         Ok(())
+    }
+
+    /// Says what is wrong with a webhook that somebody is writing: one to make, or what to change about one. Nothing
+    /// is stored. What `write` leaves out of a new one is not missed yet.
+    pub async fn check_webhook(
+        &self,
+        tenant: TenantId,
+        id: Option<WebhookId>,
+        write: impl FnOnce(&mut WebhookSpec) -> Result<(), AppError>,
+    ) -> Result<(), AppError> {
+        let now = self.engine.clock().now();
+        let mut webhook = match id {
+            Some(id) => self.webhook(tenant, id).await?,
+            None => Webhook {
+                id: WebhookId::new(now, &clock::randomness()),
+                tenant,
+                spec: WebhookSpec { events: vec![Pattern::All], ..WebhookSpec::default() },
+                secrets: Vec::new(),
+                state: WebhookState::Active,
+                created_at: now,
+                updated_at: now,
+            },
+        };
+        let (url, expires_at) = (webhook.spec.url.clone(), webhook.spec.expires_at);
+        write(&mut webhook.spec)?;
+        self.check(&webhook, webhook.spec.url != url)?;
+        match webhook.spec.expires_at == expires_at {
+            true => Ok(()),
+            false => must_be_future(webhook.spec.expires_at, now),
+        }
+    }
+
+    /// How a webhook is retried, and when its circuit opens: what it says itself, and the defaults for the rest.
+    pub fn policies(&self, spec: &WebhookSpec) -> Result<(RetryPolicy, BreakerPolicy), AppError> {
+        Ok(self.engine.registry().policies(spec)?)
     }
 
     /// One webhook.

@@ -5,7 +5,6 @@
 
 mod assets;
 mod bulk;
-#[allow(dead_code, reason = "drawn by pages to come")]
 mod chart;
 mod dead;
 mod deliveries;
@@ -19,6 +18,7 @@ mod outcomes;
 mod overview;
 mod page;
 mod viewer;
+mod webhooks;
 mod words;
 
 use axum::{
@@ -46,6 +46,11 @@ pub fn router(app: AppState) -> Router {
         .route("/dashboard/t/{tenant}/dead", get(dead::list))
         .route("/dashboard/t/{tenant}/operations", get(operations::list))
         .route("/dashboard/t/{tenant}/operations/{id}", get(operations::detail))
+        .route("/dashboard/t/{tenant}/webhooks", get(webhooks::list))
+        .route("/dashboard/t/{tenant}/webhooks/new", get(webhooks::new))
+        .route("/dashboard/t/{tenant}/webhooks/check", post(webhooks::check))
+        .route("/dashboard/t/{tenant}/webhooks/{id}", get(webhooks::show))
+        .route("/dashboard/t/{tenant}/webhooks/{id}/edit", get(webhooks::edit))
         .with_state(app.clone());
     let live = Live::new(pages.clone());
     let around = Router::new()

@@ -23,6 +23,7 @@ impl Names {
         tenant: &TenantId,
         ids: impl IntoIterator<Item = WebhookId>,
     ) -> Result<Self, Failed> {
+        let ids = ids.into_iter().collect();
         Ok(Self(app.names(tenant, ids).await?))
     }
 
@@ -41,7 +42,7 @@ impl Names {
 
     /// Whether it has a page of its own.
     pub(super) fn is_there(&self, id: &WebhookId) -> bool {
-        self.0.get(id).is_some_and(|named| !named.is_deleted)
+        self.0.get(id).is_some_and(|named| !named.is_deleted())
     }
 }
 

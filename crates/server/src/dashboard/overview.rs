@@ -106,7 +106,7 @@ impl OverviewPage {
 }
 
 /// The colour of a share that succeeded.
-fn rate_tone(rate: Option<f64>) -> &'static str {
+pub(super) fn rate_tone(rate: Option<f64>) -> &'static str {
     match rate {
         None => "",
         Some(rate) if rate >= 0.99 => "good",
@@ -116,7 +116,7 @@ fn rate_tone(rate: Option<f64>) -> &'static str {
 }
 
 /// How a webhook did in the last hour, as small as a word.
-fn sparkline(hour: &LastHour) -> Svg {
+pub(super) fn sparkline(hour: &LastHour) -> Svg {
     let of = |value: fn(u32, u32) -> u32| {
         let minutes = hour.minutes.iter();
         minutes.map(move |one| f64::from(value(one.attempts, one.successes))).collect::<Vec<_>>()

@@ -24,10 +24,8 @@ use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use self::{
-    input::{InputState, WebhookInput},
-    view::WebhookView,
-};
+use self::{input::InputState, view::WebhookView};
+pub(crate) use self::{input::WebhookInput, view::REDACTED};
 use super::{
     AppState,
     events::{PublishedView, TenantQuery},
@@ -61,6 +59,18 @@ async fn seen(app: &AppState, webhook: Webhook) -> Result<WebhookView, AppError>
 
 fn parse_secret(text: Option<&str>) -> Result<Option<Secret>, Problem> {
     Ok(text.map(Secret::parse).transpose()?)
+}
+
+/// Says what is wrong with what somebody writes about a webhook, as far as it is written. Nothing is stored.
+pub(crate) async fn check_written(
+    app: &AppState,
+    tenant: TenantId,
+    id: Option<WebhookId>,
+    input: &WebhookInput,
+) -> Result<(), Problem> {
+    parse_secret(input.secret.as_deref())?;
+    input.wants_state()?;
+    Ok(app.check_webhook(tenant, id, |spec| input.apply_to(spec)).await?)
 }
 
 /// Register a webhook

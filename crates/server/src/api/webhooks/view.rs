@@ -22,7 +22,7 @@ use utoipa::ToSchema;
 use super::filter::FilterExpression;
 
 /// What stands in for a value that is not shown. Sent back, it means "as it was".
-pub(super) const REDACTED: &str = "[redacted]";
+pub(crate) const REDACTED: &str = "[redacted]";
 
 /// A webhook.
 #[derive(Serialize, ToSchema)]

@@ -57,11 +57,6 @@ impl Svg {
         self.close(name);
     }
 
-    /// Puts a whole drawing into this one.
-    pub(super) fn put(&mut self, other: &Self) {
-        self.0.push_str(&other.0);
-    }
-
     fn tag(&mut self, name: &str, attributes: &[(&str, &str)]) {
         self.0.push('<');
         self.0.push_str(name);

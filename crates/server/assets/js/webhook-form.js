@@ -1,0 +1,253 @@
+// The form that makes and changes webhooks: what is written is checked as it is written, and only what has changed is sent.
+import { bodyOf, clearFaults, showFault } from "./actions.js";
+import { call, toast } from "./api.js";
+import { testSend } from "./test-send.js";
+
+const form = document.getElementById("webhook");
+const { base, id, redacted } = form.dataset;
+const checked = document.getElementById("checked");
+
+// --- lists of event types --------------------------------------------------------------------------
+
+for (const box of form.querySelectorAll("[data-chips]")) {
+  const [hidden, list, input] = ["input[type=hidden]", ".chips", ".row input"].map((what) => box.querySelector(what));
+  let values = hidden.value.split(",").filter(Boolean);
+  const show = () => {
+    hidden.value = values.join(",");
+    list.replaceChildren(...values.map((value) => {
+      const chip = document.createElement("li");
+      const remove = document.createElement("button");
+      remove.type = "button";
+      remove.textContent = "✕";
+      remove.setAttribute("aria-label", `Remove ${value}`);
+      remove.addEventListener("click", () => {
+        values = values.filter((other) => other !== value);
+        show();
+        changed(hidden);
+        input.focus();
+      });
+      chip.append(value, remove);
+      return chip;
+    }));
+  };
+  const add = () => {
+    const fresh = input.value.split(/[\s,]+/).filter((value) => value && !values.includes(value));
+    input.value = "";
+    if (fresh.length === 0) return;
+    values.push(...new Set(fresh));
+    show();
+    changed(hidden);
+  };
+  box.querySelector("[data-add]").addEventListener("click", () => { add(); input.focus(); });
+  input.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" || event.key === ",") {
+      event.preventDefault();
+      add();
+    } else if (event.key === "Backspace" && input.value === "" && values.length > 0) {
+      input.value = values.pop();
+      show();
+      event.preventDefault();
+    }
+  });
+  // What was chosen from the suggestions, and what was left in the field.
+  input.addEventListener("change", add);
+  form.addEventListener("submit", add, { capture: true });
+  show();
+}
+
+// --- names with values: headers and notes ----------------------------------------------------------
+
+for (const box of form.querySelectorAll("[data-pairs]")) {
+  const what = box.dataset.pairs === "headers" ? "Header" : "Name";
+  box.querySelector("[data-more]").addEventListener("click", () => {
+    const row = document.createElement("div");
+    row.className = "row tight";
+    for (const [label, part] of [[what, "name"], ["Value", "value"]]) {
+      const input = document.createElement("input");
+      input.setAttribute("aria-label", label);
+      input.placeholder = label;
+      input.autocomplete = "off";
+      input.spellcheck = false;
+      input.dataset[part] = "";
+      row.append(input);
+    }
+    const remove = document.createElement("button");
+    remove.type = "button";
+    remove.dataset.remove = "";
+    remove.textContent = "✕";
+    remove.setAttribute("aria-label", "Remove");
+    row.append(remove);
+    box.querySelector(".pairs").append(row);
+    row.firstChild.focus();
+  });
+  box.addEventListener("click", (event) => {
+    const remove = event.target.closest("[data-remove]");
+    if (!remove) return;
+    remove.closest(".row").remove();
+    changed(box.querySelector("input[type=hidden]"));
+  });
+}
+
+/** The names and values in a box. One that is known and left empty stays as it is. */
+function pairsOf(box) {
+  const pairs = {};
+  for (const row of box.querySelectorAll(".pairs .row")) {
+    const [name, value] = [row.querySelector("[data-name]"), row.querySelector("[data-value]")];
+    if (name.value.trim() === "") continue;
+    const kept = "known" in value.dataset && value.value === "";
+    pairs[name.value.trim()] = kept ? redacted : value.value;
+  }
+  return pairs;
+}
+
+// --- fields that are there for one choice only -----------------------------------------------------
+
+function showModes() {
+  for (const box of form.querySelectorAll("[data-when]")) {
+    const [mode, value] = box.dataset.when.split("=");
+    const here = form.querySelector(`[data-mode="${mode}"]`).value === value;
+    box.hidden = !here;
+    for (const field of box.querySelectorAll("input, select, textarea")) field.disabled = !here;
+  }
+}
+
+// --- times, which people write in their own zone ---------------------------------------------------
+
+const expires = form.elements.expires_at;
+if (expires.dataset.time) {
+  const at = new Date(expires.dataset.time);
+  expires.value = new Date(at - at.getTimezoneOffset() * 60_000).toISOString().slice(0, 19);
+}
+
+// --- what the form says ----------------------------------------------------------------------------
+
+const numbers = (values) => values.map((value) => (/^[0-9.]+$/.test(value) ? Number(value) : value));
+const isNothing = (value) => value === null || value === undefined;
+
+function authOf(auth) {
+  const known = form.querySelector("[data-mode=auth]").dataset.known;
+  const kept = (value) => value ?? (known === auth.type ? redacted : "");
+  if (auth.type === "basic") return { type: "basic", username: auth.username ?? "", password: kept(auth.password) };
+  if (auth.type === "bearer") return { type: "bearer", token: kept(auth.token) };
+  return null;
+}
+
+/** All that the form says, as the API takes it. */
+function written() {
+  const body = bodyOf(form);
+  for (const box of form.querySelectorAll("[data-pairs]")) body[box.dataset.pairs] = pairsOf(box);
+  body.auth = authOf(body.auth ?? {});
+  for (const name of ["retry_config", "circuit_breaker_config", "rate_limit", "owner"]) {
+    const said = Object.entries(body[name] ?? {}).filter(([, value]) => !isNothing(value));
+    body[name] = said.length > 0 ? Object.fromEntries(said) : null;
+  }
+  const retry = body.retry_config;
+  if (retry?.schedule) retry.schedule = numbers(retry.schedule);
+  if (retry?.permanent_status_codes) retry.permanent_status_codes = numbers(retry.permanent_status_codes);
+  if (body.expires_at) body.expires_at = new Date(body.expires_at).toISOString();
+  return body;
+}
+
+const isEmpty = (value) => isNothing(value) || (typeof value === "object" && Object.keys(value).length === 0);
+
+/** What is to be sent: all that is said about a new webhook, only what has changed about a known one. */
+function toSend() {
+  const now = written();
+  const wanted = id
+    ? ([name, value]) => JSON.stringify(value) !== JSON.stringify(before[name])
+    : ([, value]) => !isEmpty(value) && value !== false;
+  return Object.fromEntries(Object.entries(now).filter(wanted));
+}
+
+// --- checking --------------------------------------------------------------------------------------
+
+const touched = new Set();
+
+function fault(problem) {
+  const shown = showFault(form, problem);
+  const note = form.querySelector("p.error");
+  for (const fold of form.querySelectorAll("details:not([open])")) if (note && fold.contains(note)) fold.open = true;
+  return shown;
+}
+
+let timer, turn = 0;
+async function check() {
+  const mine = ++turn;
+  let problem = null;
+  try {
+    await call("POST", `${base}/check${id ? `?id=${id}` : ""}`, toSend());
+  } catch (found) {
+    problem = found;
+  }
+  if (mine !== turn) return;
+  clearFaults(form);
+  const field = (problem?.field ?? "").replace(/\[.*$/, "");
+  const isTouched = [...touched].some((name) => field === name || field.startsWith(`${name}.`) || name.startsWith(`${field}.`));
+  if (problem?.field && isTouched) fault(problem);
+  checked.textContent = problem ? (problem.field ? "" : problem.message ?? "") : "Looks good.";
+}
+
+/** Notes that a field has changed, and has all of them checked when nobody has typed for a moment. */
+function changed(field) {
+  if (field?.name) touched.add(field.name);
+  checked.textContent = "";
+  clearTimeout(timer);
+  timer = setTimeout(check, 350);
+}
+
+form.addEventListener("input", (event) => {
+  if (event.target.dataset.mode) showModes();
+  const pairs = event.target.closest("[data-pairs]");
+  if (event.target.id !== "add-event") changed(pairs ? pairs.querySelector("input[type=hidden]") : event.target);
+});
+
+showModes();
+const before = written();
+
+// --- sending ---------------------------------------------------------------------------------------
+
+form.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  clearTimeout(timer);
+  turn++;
+  clearFaults(form);
+  const button = event.submitter;
+  try {
+    const body = toSend();
+    if (id && Object.keys(body).length === 0) return void toast("Nothing has changed.");
+    button?.setAttribute("aria-busy", "true");
+    const webhook = id
+      ? await call("PATCH", `/v1/webhooks/${id}`, body)
+      : await call("POST", "/v1/webhooks", body);
+    if (id) location.assign(`${base}/${id}`);
+    else made(webhook);
+  } catch (problem) {
+    if (!fault(problem)) toast(problem.message ?? problem.detail, "bad");
+    form.querySelector("[aria-invalid]:not([type=hidden])")?.focus();
+  } finally {
+    button?.removeAttribute("aria-busy");
+  }
+});
+
+/** Shows the secret of a new webhook this once, and has it tried. */
+function made(webhook) {
+  const box = document.getElementById("made");
+  box.querySelector("[data-secret]").textContent = webhook.secret;
+  box.querySelector("[data-copy]").dataset.copy = webhook.secret;
+  box.querySelector("[data-link]").href = `${base}/${webhook.id}`;
+  const send = box.querySelector("[data-send-test]");
+  send.hidden = webhook.state !== "active";
+  send.addEventListener("click", async () => {
+    send.setAttribute("aria-busy", "true");
+    try {
+      await testSend(box.querySelector(".result"), webhook.id);
+    } catch (problem) {
+      toast(problem.message, "bad");
+    } finally {
+      send.removeAttribute("aria-busy");
+    }
+  });
+  form.hidden = true;
+  box.hidden = false;
+  box.focus();
+}

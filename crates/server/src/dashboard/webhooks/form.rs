@@ -1,0 +1,108 @@
+//! The form that makes and changes webhooks, and the check of what is written in it so far.
+
+use askama::Template;
+use axum::{
+    extract::{Path, State},
+    http::StatusCode,
+};
+use redrive_core::{TenantId, WebhookId, webhook::Webhook};
+use redrive_store::PageRequest;
+use serde::Deserialize;
+
+use super::{fields::Fields, show::name_of};
+use crate::{
+    api::{AppState, Json, Manages, May, Problem, Query, REDACTED, WebhookInput, check_written},
+    app::{AppError, Scope, event_types::MOST},
+    dashboard::{
+        Shown,
+        page::{Frame, Html, allowed},
+        viewer::Looking,
+    },
+};
+
+#[derive(Template)]
+#[template(path = "webhook_form.html")]
+struct FormPage {
+    frame: Frame,
+    /// The webhook that is changed; none for a new one.
+    known: Option<Webhook>,
+    /// What it is called.
+    name: String,
+    fields: Fields,
+    /// Event types and patterns to choose from.
+    suggested: Vec<String>,
+}
+
+/// The form for a new webhook.
+pub(in crate::dashboard) async fn new(State(app): State<AppState>, looking: Looking) -> Shown {
+    page(&app, &looking, None).await
+}
+
+/// The form for a known webhook.
+pub(in crate::dashboard) async fn edit(State(app): State<AppState>, looking: Looking) -> Shown {
+    allowed(looking.viewer.by.must_have(Scope::Manage))?;
+    let webhook = app.webhook(looking.tenant.clone(), looking.id("webhook")?).await?;
+    page(&app, &looking, Some(webhook)).await
+}
+
+async fn page(app: &AppState, looking: &Looking, known: Option<Webhook>) -> Shown {
+    allowed(looking.viewer.by.must_have(Scope::Manage))?;
+    let spec = known.as_ref().map(|webhook| webhook.spec.clone()).unwrap_or_default();
+    Html::of(&FormPage {
+        frame: looking.frame("webhooks"),
+        name: known.as_ref().map(name_of).unwrap_or_default(),
+        fields: Fields::of(&spec),
+        known,
+        suggested: suggestions(app, looking.tenant.clone()).await?,
+    })
+}
+
+/// The tenant's event types, and what stands before the dots of several of them.
+async fn suggestions(app: &AppState, tenant: TenantId) -> Result<Vec<String>, AppError> {
+    let page = PageRequest { after: None, offset: 0, limit: MOST as u32 };
+    let known = app.list_event_types(tenant, Some(false), page).await?;
+    let names: Vec<String> = known.into_iter().map(|known| known.name).collect();
+    Ok(with_patterns(names))
+}
+
+fn with_patterns(names: Vec<String>) -> Vec<String> {
+    let prefix = |name: &String| name.rsplit_once('.').map(|(prefix, _)| format!("{prefix}.*"));
+    let mut patterns: Vec<String> = names.iter().filter_map(prefix).collect();
+    patterns.sort_unstable();
+    patterns.dedup();
+    [vec!["*".to_owned()], patterns, names].concat()
+}
+
+/// Which webhook is changed; a new one if none.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Which {
+    id: Option<WebhookId>,
+}
+
+/// Says what is wrong with what is written so far, as the API would. Nothing is stored.
+pub(in crate::dashboard) async fn check(
+    State(app): State<AppState>,
+    May(caller, _): May<Manages>,
+    Path(tenant): Path<String>,
+    Query(which): Query<Which>,
+    Json(input): Json<WebhookInput>,
+) -> Result<StatusCode, Problem> {
+    let tenant = caller.acts_for(Some(&tenant)).map_err(|_| AppError::NotFound("tenant"))?;
+    let tenant = app.acts_for(&caller, Some(tenant.as_str())).await?;
+    check_written(&app, tenant, which.id, &input).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_are_suggested_before_names() {
+        let names = ["order.created", "order.paid", "order.item.added", "ping"].map(str::to_owned).to_vec();
+        let expected =
+            ["*", "order.*", "order.item.*", "order.created", "order.paid", "order.item.added", "ping"];
+        assert_eq!(with_patterns(names), expected);
+    }
+}
