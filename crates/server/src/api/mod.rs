@@ -28,9 +28,13 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_swagger_ui::SwaggerUi;
 
 pub(crate) use self::{
+    audit::AuditQuery,
     deliveries::{DeliveryQuery, cursor_of},
+    event_types::EventTypeQuery,
     extract::{Query, client_address},
+    page::Paging,
     problem::{Problem, name_request},
+    tenants::{TenantsQuery, named},
 };
 use crate::app::App;
 

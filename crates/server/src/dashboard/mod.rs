@@ -4,10 +4,19 @@
 //! One file per room; what all of them share is in `viewer`, `page`, `words` and `live`.
 
 mod assets;
+mod audit;
 mod deliveries;
+mod event_types;
+mod first_run;
+mod json;
+mod keys;
 mod live;
 mod login;
+mod overview;
 mod page;
+mod publish;
+mod settings;
+mod tenants;
 mod viewer;
 mod words;
 
@@ -28,7 +37,19 @@ use crate::api::AppState;
 /// All pages.
 pub fn router(app: AppState) -> Router {
     let pages = Router::new()
+        .route("/dashboard/t/{tenant}", get(overview::page))
         .route("/dashboard/t/{tenant}/deliveries", get(deliveries::list))
+        .route("/dashboard/t/{tenant}/event-types", get(event_types::list))
+        .route("/dashboard/t/{tenant}/event-types/{id}", get(event_types::one))
+        .route("/dashboard/t/{tenant}/event-types/{id}/edit", get(event_types::edit))
+        .route("/dashboard/t/{tenant}/new-event-type", get(event_types::new))
+        .route("/dashboard/t/{tenant}/publish", get(publish::page))
+        .route("/dashboard/admin/tenants", get(tenants::list))
+        .route("/dashboard/admin/tenants/{id}", get(tenants::one))
+        .route("/dashboard/admin/new-tenant", get(tenants::new))
+        .route("/dashboard/admin/keys", get(keys::list))
+        .route("/dashboard/admin/audit", get(audit::list))
+        .route("/dashboard/admin/settings", get(settings::page))
         .with_state(app.clone());
     let live = Live::new(pages.clone());
     let around = Router::new()

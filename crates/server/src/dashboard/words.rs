@@ -1,12 +1,12 @@
 //! How figures, times and names are written on pages. Templates hand references, code hands values: both are taken.
 
-use std::{borrow::Borrow, time::Duration};
+use std::{borrow::Borrow, fmt::Display, time::Duration};
 
-use redrive_core::{DeliveryStatus, FailureCategory, Time, breaker::CircuitState};
+use redrive_core::{DeliveryStatus, FailureCategory, breaker::CircuitState};
 
 /// A time, for a `<time>` element: scripts show how long ago it was.
-pub(super) fn stamp(time: impl Borrow<Time>) -> String {
-    let text = time.borrow().to_string();
+pub(super) fn stamp(time: impl Display) -> String {
+    let text = time.to_string();
     match text.split_once('T') {
         Some((day, rest)) => format!("{day} {} UTC", rest.get(..8).unwrap_or(rest)),
         None => text,
@@ -43,6 +43,11 @@ pub(super) fn millis(ms: impl Borrow<f64>) -> String {
         ms if ms < 10_000.0 => format!("{:.2} s", ms / 1000.0),
         ms => format!("{:.1} s", ms / 1000.0),
     }
+}
+
+/// A number in a field of a form, which is empty where there is none.
+pub(super) fn filled(number: impl Borrow<Option<u32>>) -> String {
+    number.borrow().map(|number| number.to_string()).unwrap_or_default()
 }
 
 /// A length of time in its two largest units.
@@ -111,6 +116,8 @@ pub(super) fn short_id(id: impl ToString) -> String {
 
 #[cfg(test)]
 mod tests {
+    use redrive_core::Time;
+
     use super::*;
 
     #[test]
