@@ -50,7 +50,7 @@ export function bodyOf(form) {
 export function showFault(form, problem) {
   clearFaults(form);
   const named = (problem.field ?? "").replace(/\[\d+\].*$/, "").replace(/\[\d+\]/g, "");
-  const field = [...form.elements].find((element) => element.name && (element.name === named || named.startsWith(`${element.name}.`)));
+  const field = [...form.elements].find((element) => element.name && (element.name === named || named.startsWith(`${element.name}.`) || named.startsWith(`${element.name}/`)));
   if (!field) return false;
   const note = document.createElement("p");
   note.className = "error";
