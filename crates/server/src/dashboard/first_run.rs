@@ -1,4 +1,5 @@
-//! The first steps: a webhook, a test event, and seeing it arrive. Shown until there is more to see than that.
+//! The first steps: a webhook, a test event, and seeing it arrive. Shown until there is more to see than that, by
+//! `first_run.html` within the overview.
 
 use redrive_core::{DeliveryStatus, TenantId, webhook::Webhook};
 use redrive_store::{DeliveryFilter, PageRequest};
@@ -38,7 +39,14 @@ impl FirstRun {
     }
 
     /// The class of a step.
-    pub(super) fn done(is_done: bool) -> &'static str {
+    pub(super) fn class(&self, is_done: bool) -> &'static str {
         if is_done { "done" } else { "" }
+    }
+
+    /// Whether what was sent last was tried, and did not arrive.
+    pub(super) fn has_failed(&self) -> bool {
+        let failed =
+            |seen: &Seen| seen.delivery.attempt_count > 0 && seen.delivery.status != DeliveryStatus::InFlight;
+        self.arrived.is_none() && self.last.as_ref().is_some_and(failed)
     }
 }

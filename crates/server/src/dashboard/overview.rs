@@ -2,7 +2,6 @@
 
 use askama::Template;
 use axum::extract::State;
-use redrive_core::DeliveryStatus;
 
 use super::{
     Shown,
