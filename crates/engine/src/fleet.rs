@@ -17,7 +17,7 @@ use redrive_store::{Epoch, NewNode, Node, Roll, Store, StoreError};
 use tokio::{sync::Notify, task::JoinHandle, time::timeout};
 
 use crate::{
-    Inner, Settings,
+    Engine, Inner, Settings,
     clock::{Clock, ticks},
     follow::News,
     homes::Homes,
@@ -25,6 +25,9 @@ use crate::{
 
 /// How long a publish waits for a new epoch.
 const RENEWAL: Duration = Duration::from_secs(2);
+
+/// Whoever only wants to know who is there.
+const NOBODY: Epoch = Epoch(0);
 
 /// One epoch of this node: the right to all that is leased under it.
 #[derive(Debug)]
@@ -133,6 +136,16 @@ impl Fleet {
     }
 }
 
+impl Engine {
+    /// All nodes that share the store, this one too, in the order of their epochs; none if the store is its own.
+    pub async fn nodes(&self) -> Result<Vec<Node>, StoreError> {
+        match self.0.fleet.is_shared() {
+            true => Ok(self.0.store.beat(NOBODY).await?.nodes),
+            false => Ok(Vec::new()),
+        }
+    }
+}
+
 /// Joining counts as a beat.
 fn beginning(lease: Duration, joined: Duration) -> Pulse {
     let mut pulse = Pulse::new(lease);
@@ -143,7 +156,6 @@ fn beginning(lease: Duration, joined: Duration) -> Pulse {
 /// Has the clock follow the store's, if that has one. A beat of nobody tells the time, so that it can be set
 /// before anybody has asked it.
 pub(crate) async fn set_clock(store: &dyn Store, clock: &Clock) -> Result<(), StoreError> {
-    const NOBODY: Epoch = Epoch(0);
     let sent = ticks();
     let roll = store.beat(NOBODY).await?;
     follow_clock(clock, &roll, sent, ticks());

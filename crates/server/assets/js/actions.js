@@ -3,12 +3,14 @@
 //   data-call="POST /v1/webhooks/…/pause"   what to call
 //   data-body='{"action": "reset"}'         what to send with it; a form sends its fields instead
 //   data-confirm="Really?"                  what to ask first
+//   data-confirm-by="acme"                  what to type as the answer
 //   data-done="Paused."                     what to say afterwards
 //   data-then="reload" | "/a/page/{id}"     where to go then; {…} is filled from the answer
 //
 // Fields of a form become a JSON object: `name="a.b"` is nested; data-type says what a value is: number, boolean,
-// list (lines or commas), json. Empty fields are left out, or null with data-empty="null".
-import { call, toast } from "./api.js";
+// list (lines or commas), json (sent as it is written), from-now (seconds until a time). Empty fields are left out, or
+// null with data-empty="null". A fieldset with data-whole="a" and data-empty="null" makes `a` null if it has no values.
+import { Raw, call, toast } from "./api.js";
 
 /** Reads one field. Undefined: left out. */
 function valueOf(field) {
@@ -19,7 +21,9 @@ function valueOf(field) {
     case "number": return Number(text);
     case "list": return text.split(/[\n,]/).map((part) => part.trim()).filter(Boolean);
     case "json":
-      try { return JSON.parse(text); } catch (error) { throw { field: field.name, detail: `is not JSON: ${error.message}` }; }
+      try { JSON.parse(text); } catch (error) { throw { field: field.name, detail: `is not JSON: ${error.message}` }; }
+      return new Raw(text);
+    case "from-now": return new Date(Date.now() + Number(text) * 1000).toISOString();
     default: return text;
   }
 }
@@ -38,6 +42,7 @@ export function bodyOf(form) {
     if (field.type === "checkbox" && field.dataset.type !== "boolean") (place[last] ??= []).push(value);
     else place[last] = value;
   }
+  for (const { dataset } of form.querySelectorAll("fieldset[data-whole][data-empty]")) body[dataset.whole] ??= null;
   return body;
 }
 
@@ -45,7 +50,7 @@ export function bodyOf(form) {
 export function showFault(form, problem) {
   clearFaults(form);
   const named = (problem.field ?? "").replace(/\[\d+\].*$/, "").replace(/\[\d+\]/g, "");
-  const field = [...form.elements].find((element) => element.name && (element.name === named || named.startsWith(`${element.name}.`)));
+  const field = [...form.elements].find((element) => element.name && (element.name === named || named.startsWith(`${element.name}.`) || named.startsWith(`${element.name}/`)));
   if (!field) return false;
   const note = document.createElement("p");
   note.className = "error";
@@ -62,8 +67,8 @@ export function clearFaults(form) {
   for (const field of form.querySelectorAll("[aria-invalid]")) field.removeAttribute("aria-invalid");
 }
 
-/** Asks in a dialog of the page's own. */
-export function confirmed(question, yes = "Yes") {
+/** Asks in a dialog of the page's own; whoever says yes may have to type something. */
+export function confirmed(question, yes = "Yes", by = "") {
   const dialog = document.createElement("dialog");
   const text = document.createElement("p");
   text.textContent = question;
@@ -75,10 +80,26 @@ export function confirmed(question, yes = "Yes") {
     made.className = kind;
     made.addEventListener("click", () => dialog.close(value));
     buttons.append(made);
+    return made;
   };
   button("Cancel", "no", "");
-  button(yes, "yes", "primary");
-  dialog.append(text, buttons);
+  const agrees = button(yes, "yes", "primary");
+  dialog.append(text);
+  if (by) {
+    const label = document.createElement("label");
+    label.textContent = `Type ${by} to go on `;
+    const typed = document.createElement("input");
+    typed.autocomplete = "off";
+    typed.spellcheck = false;
+    agrees.disabled = true;
+    typed.addEventListener("input", () => (agrees.disabled = typed.value !== by));
+    typed.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && typed.value === by) agrees.click();
+    });
+    label.append(typed);
+    dialog.append(label);
+  }
+  dialog.append(buttons);
   document.body.append(dialog);
   dialog.showModal();
   return new Promise((resolve) => dialog.addEventListener("close", () => {
@@ -88,8 +109,8 @@ export function confirmed(question, yes = "Yes") {
 }
 
 async function act(element, body) {
-  const { call: what, confirm, done, then } = element.dataset;
-  if (confirm && !(await confirmed(confirm, element.dataset.yes ?? "Yes"))) return;
+  const { call: what, confirm, confirmBy, done, then } = element.dataset;
+  if (confirm && !(await confirmed(confirm, element.dataset.yes ?? "Yes", confirmBy))) return;
   const [method, path] = what.split(" ", 2);
   const button = element.tagName === "FORM" ? element.querySelector("button:not([type=button])") : element;
   button?.setAttribute("aria-busy", "true");
@@ -107,12 +128,28 @@ async function act(element, body) {
   }
 }
 
+/** Copies what a button has, and says so on the button: it may stand in a dialog above everything else. */
+async function copied(button) {
+  const words = button.textContent;
+  const say = (text) => {
+    button.textContent = text;
+    setTimeout(() => (button.textContent = words), 2000);
+  };
+  try {
+    // Without TLS browsers have no clipboard.
+    await navigator.clipboard.writeText(button.dataset.copy);
+    say("Copied ✓");
+  } catch {
+    say("Copy it by hand");
+  }
+}
+
 export function actions() {
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button[data-call]");
     if (button) act(button, button.dataset.body ? JSON.parse(button.dataset.body) : undefined);
     const copy = event.target.closest("button[data-copy]");
-    if (copy) navigator.clipboard.writeText(copy.dataset.copy).then(() => toast("Copied."), () => toast("The browser did not allow it.", "bad"));
+    if (copy) copied(copy);
   });
   document.addEventListener("submit", (event) => {
     const form = event.target.closest("form[data-call]");

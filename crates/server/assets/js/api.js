@@ -10,6 +10,21 @@ export class Problem extends Error {
   }
 }
 
+/** JSON that goes out as somebody wrote it: reading it would round its numbers. */
+export class Raw {
+  constructor(text) {
+    this.text = text;
+  }
+}
+
+function written(value) {
+  if (value instanceof Raw) return value.text;
+  if (Array.isArray(value)) return `[${value.map(written)}]`;
+  if (value === null || typeof value !== "object") return JSON.stringify(value);
+  const parts = Object.entries(value).filter(([, part]) => part !== undefined);
+  return `{${parts.map(([name, part]) => `${JSON.stringify(name)}:${written(part)}`)}}`;
+}
+
 /** Calls `method path` with a JSON body. The tenant of the page is acted for, unless the path names one. */
 export async function call(method, path, body) {
   const url = new URL(path, location.origin);
@@ -21,7 +36,7 @@ export async function call(method, path, body) {
   if (body !== undefined) headers["content-type"] = "application/json";
   let answer;
   try {
-    answer = await fetch(url, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
+    answer = await fetch(url, { method, headers, body: body === undefined ? undefined : written(body) });
   } catch {
     throw new Problem({ detail: "The server cannot be reached. Check the connection and try again." });
   }

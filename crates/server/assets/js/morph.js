@@ -15,7 +15,7 @@ function become(old, fresh) {
     return;
   }
   // Whoever types is not interrupted; what a script has put there stays.
-  if (old.hasAttribute("data-kept") || old === document.activeElement && "value" in old) return;
+  if (old.hasAttribute("data-kept") || old === document.activeElement && old.matches("input, select, textarea")) return;
   // A time is in words already: only another time is news.
   if (old.nodeName === "TIME" && old.dateTime === fresh.dateTime && old.title) return;
   for (const { name } of [...old.attributes]) {

@@ -24,7 +24,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-pub(super) struct AuditQuery {
+pub(crate) struct AuditQuery {
     /// Only what was done to this tenant's things.
     tenant_id: Option<String>,
     /// Only actions that begin like this, such as `webhook.`.
@@ -43,6 +43,23 @@ pub(super) struct AuditQuery {
     limit: Option<u32>,
     /// How many to leave out first, up to 10,000; a cursor is better.
     offset: Option<u32>,
+}
+
+impl AuditQuery {
+    /// What is looked for. A tenant that it names must exist.
+    pub(crate) async fn filter(&self, app: &AppState) -> Result<AuditFilter, Problem> {
+        let tenant = match self.tenant_id.as_deref() {
+            Some(id) => Some(named(app, id).await?),
+            None => None,
+        };
+        let (action, object) = (self.action.clone(), self.object_id.clone());
+        Ok(AuditFilter { tenant, action, object, from: self.from, to: self.to })
+    }
+
+    /// Which part of the listing.
+    pub(crate) fn paging(&self) -> Paging {
+        Paging { cursor: self.cursor.clone(), limit: self.limit, offset: self.offset, tenant_id: None }
+    }
 }
 
 /// Something that somebody changed, or tried to.
@@ -114,13 +131,7 @@ async fn list(
     _: May<Administers>,
     Query(query): Query<AuditQuery>,
 ) -> Result<axum::Json<Page<AuditView>>, Problem> {
-    let tenant = match query.tenant_id.as_deref() {
-        Some(id) => Some(named(&app, id).await?),
-        None => None,
-    };
-    let filter =
-        AuditFilter { tenant, action: query.action, object: query.object_id, from: query.from, to: query.to };
-    let paging = Paging { cursor: query.cursor, limit: query.limit, offset: query.offset, tenant_id: None };
-    let entries = app.list_audit(filter, paging.request()?).await?;
+    let paging = query.paging();
+    let entries = app.list_audit(query.filter(&app).await?, paging.request()?).await?;
     Ok(axum::Json(paging.page(entries, |entry| entry.id, AuditView::from)))
 }

@@ -144,9 +144,9 @@ async fn create(
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-pub(super) struct EventTypeQuery {
+pub(crate) struct EventTypeQuery {
     /// Only archived ones, or only others.
-    archived: Option<bool>,
+    pub(crate) archived: Option<bool>,
     /// The `next_cursor` of the page before.
     cursor: Option<String>,
     /// How many: 1 to 500, 50 if left out.
@@ -157,6 +157,13 @@ pub(super) struct EventTypeQuery {
     offset: Option<u32>,
     /// The tenant to act for; admin keys only.
     tenant_id: Option<String>,
+}
+
+impl EventTypeQuery {
+    /// Which part of the listing.
+    pub(crate) fn paging(&self) -> Paging {
+        Paging { cursor: self.cursor.clone(), limit: self.limit, offset: self.offset, tenant_id: None }
+    }
 }
 
 /// List event types
@@ -172,7 +179,7 @@ async fn list(
     Query(query): Query<EventTypeQuery>,
 ) -> Result<axum::Json<Page<EventTypeView>>, Problem> {
     let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
-    let paging = Paging { cursor: query.cursor, limit: query.limit, offset: query.offset, tenant_id: None };
+    let paging = query.paging();
     let listed = app.list_event_types(tenant, query.archived, paging.request()?).await?;
     Ok(axum::Json(paging.page(listed, |one| one.name.clone(), EventTypeView::from)))
 }

@@ -28,15 +28,18 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_swagger_ui::SwaggerUi;
 
 pub(crate) use self::{
+    audit::AuditQuery,
     deliveries::{
         DeliveryQuery, ExportQuery, HeaderView, cursor_of, exported as exported_deliveries, header_views,
         request_headers,
     },
+    event_types::EventTypeQuery,
     events::{EventExportQuery, EventQuery, exported as exported_events},
     extract::{Json, Manages, May, Query, client_address},
     operations::OperationView,
     page::Paging,
     problem::{Problem, name_request},
+    tenants::{TenantsQuery, named},
     webhooks::{REDACTED, WebhookInput, check_written},
 };
 use crate::app::App;

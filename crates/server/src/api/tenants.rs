@@ -15,7 +15,7 @@ use redrive_core::{
 };
 use redrive_store::{ApiKey, Tenant};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
@@ -197,22 +197,50 @@ async fn create(
     Ok((StatusCode::CREATED, axum::Json(TenantView::from(tenant))).into_response())
 }
 
+/// Which tenants to list.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TenantsQuery {
+    /// Only those whose id begins like this.
+    pub(crate) prefix: Option<String>,
+    /// The `next_cursor` of the page before.
+    cursor: Option<String>,
+    /// How many: 1 to 500, 50 if left out.
+    #[param(minimum = 1, maximum = 500)]
+    limit: Option<u32>,
+    /// How many to leave out first, up to 10,000; a cursor is better.
+    #[param(maximum = 10000)]
+    offset: Option<u32>,
+    /// Of no use here: all of them are listed.
+    tenant_id: Option<String>,
+}
+
+impl TenantsQuery {
+    /// Which part of the listing.
+    pub(crate) fn paging(&self) -> Paging {
+        let Self { cursor, limit, offset, tenant_id, .. } = self;
+        Paging { cursor: cursor.clone(), limit: *limit, offset: *offset, tenant_id: tenant_id.clone() }
+    }
+}
+
 /// List tenants
 #[utoipa::path(
-    get, path = "/v1/tenants", tag = "tenants", params(Paging),
+    get, path = "/v1/tenants", tag = "tenants", params(TenantsQuery),
     responses((status = 200, description = "By id", body = Page<TenantView>), ReadProblems),
 )]
 async fn list(
     State(app): State<AppState>,
     _: May<Administers>,
-    Query(paging): Query<Paging>,
+    Query(query): Query<TenantsQuery>,
 ) -> Result<axum::Json<Page<TenantView>>, Problem> {
-    let tenants = app.list_tenants(paging.request()?).await?;
+    let paging = query.paging();
+    let tenants = app.list_tenants(query.prefix.as_deref(), paging.request()?).await?;
     Ok(axum::Json(paging.page(tenants, |tenant| tenant.id.clone(), TenantView::from)))
 }
 
 /// The tenant that a path names, for an admin.
-pub(super) async fn named(app: &AppState, id: &str) -> Result<TenantId, Problem> {
+pub(crate) async fn named(app: &AppState, id: &str) -> Result<TenantId, Problem> {
     let id = TenantId::parse(id).map_err(|_| AppError::NotFound("tenant"))?;
     Ok(app.tenant(id).await?.id)
 }

@@ -1,6 +1,6 @@
 //! Who is calling, and what they may do.
 
-use redrive_core::{KeyId, TenantId};
+use redrive_core::{KeyId, TenantId, Time};
 use redrive_store::ApiKey;
 
 use super::AppError;
@@ -60,6 +60,8 @@ pub struct Caller {
     pub role: Role,
     /// Whether the key is a customer's session.
     pub session: bool,
+    /// From when on the key is of no use.
+    pub expires_at: Option<Time>,
 }
 
 /// What a key allows.
@@ -79,7 +81,7 @@ pub enum Role {
 impl Caller {
     /// Whoever has the admin key that was configured.
     pub(super) fn configured_admin() -> Self {
-        Self { key: None, name: "admin".into(), role: Role::Admin, session: false }
+        Self { key: None, name: "admin".into(), role: Role::Admin, session: false, expires_at: None }
     }
 
     /// Whoever has this key.
@@ -92,7 +94,7 @@ impl Caller {
             "" => key.id.to_string(),
             name => name.to_owned(),
         };
-        Self { key: Some(key.id), name, role, session: key.session }
+        Self { key: Some(key.id), name, role, session: key.session, expires_at: key.expires_at }
     }
 
     /// The tenant to act for. Only an admin may name another than its own.
@@ -141,7 +143,7 @@ mod tests {
 
     fn key(scopes: &[Scope]) -> Caller {
         let role = Role::Tenant { tenant: TenantId::parse("acme").unwrap(), scopes: Scope::to_bits(scopes) };
-        Caller { key: None, name: "test".into(), role, session: false }
+        Caller { key: None, name: "test".into(), role, session: false, expires_at: None }
     }
 
     #[test]

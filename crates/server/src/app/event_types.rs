@@ -124,6 +124,13 @@ impl App {
         Ok(found.ok_or(AppError::NotFound("event type"))?.event_type)
     }
 
+    /// The names of all of them, archived ones too.
+    pub async fn event_type_names(&self, tenant: TenantId) -> Result<Vec<String>, AppError> {
+        let mut names = self.store().event_type_names(tenant).await?;
+        names.sort_unstable();
+        Ok(names)
+    }
+
     /// Event types by name.
     pub async fn list_event_types(
         &self,

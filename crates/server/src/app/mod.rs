@@ -1,6 +1,7 @@
 //! What people can do with Redrive, authorised and checked. Every surface (API, CLI, pages) goes through
 //! here and changes nothing in any other way.
 
+pub mod about;
 pub mod attempts;
 pub mod audit;
 pub mod auth;
@@ -44,6 +45,7 @@ use redrive_core::{Role, limiter::RateLimit, retry::RetryPolicy, webhook::UrlRul
 use redrive_engine::{Engine, clock};
 use redrive_store::{Store, StoreError};
 
+pub use about::Identity;
 pub use audit::Actor;
 pub use auth::{Caller, Scope};
 pub use error::AppError;
@@ -55,6 +57,8 @@ use self::{export::Exports, quota::Quotas, session::Sessions};
 /// What the use cases need to know of the settings.
 #[derive(Clone, Debug)]
 pub struct Rules {
+    /// What this node is.
+    pub identity: Identity,
     /// What this node is there for.
     pub role: Role,
     /// Which URLs webhooks may have, to begin with.

@@ -107,9 +107,29 @@ impl App {
         self.store().tenant(id).await?.ok_or(AppError::NotFound("tenant"))
     }
 
-    /// Tenants by name.
-    pub async fn list_tenants(&self, page: PageRequest<TenantId>) -> Result<Vec<Tenant>, AppError> {
-        Ok(self.store().list_tenants(page).await?)
+    /// Tenants by name, all or those whose name begins like this.
+    pub async fn list_tenants(
+        &self,
+        prefix: Option<&str>,
+        mut page: PageRequest<TenantId>,
+    ) -> Result<Vec<Tenant>, AppError> {
+        let Some(prefix) = prefix else { return Ok(self.store().list_tenants(page).await?) };
+        // What cannot be a name is the beginning of none.
+        let Ok(first) = TenantId::parse(prefix) else { return Ok(Vec::new()) };
+        let mut found = Vec::new();
+        if page.after.as_ref().is_none_or(|after| *after < first) {
+            // In the order of names the prefix itself comes first, and all that it begins follow at once.
+            match (self.store().tenant(first.clone()).await?, page.offset) {
+                (Some(whole), 0) => found.push(whole),
+                (Some(_), _) => page.offset -= 1,
+                (None, _) => {}
+            }
+            page.after = Some(first);
+        }
+        page.limit = page.limit.saturating_sub(found.len() as u32);
+        let following = self.store().list_tenants(page).await?;
+        found.extend(following.into_iter().take_while(|tenant| tenant.id.as_str().starts_with(prefix)));
+        Ok(found)
     }
 
     /// Makes a key for a tenant, or with none an admin key. The key itself is given this once.

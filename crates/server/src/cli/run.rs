@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     api,
-    app::{App, Keys, Rules, keys, session::Sessions},
+    app::{App, Identity, Keys, Rules, keys, session::Sessions},
     archive::Archive,
     config::{Backend, Config, Profile},
     dashboard,
@@ -71,7 +71,8 @@ async fn serve(start: Start) -> Result<(), CliError> {
     let listener = listen(config.server.listen).await?;
     let address = listener.local_addr().map_err(|error| CliError::said(error.to_string()))?;
     let egress = way_out(&config, address)?;
-    let app = assemble(&config, demo.is_some(), store, keys, Sessions::new(vault), egress.clone()).await?;
+    let kind = (profile, demo.is_some());
+    let app = assemble(&config, kind, store, keys, Sessions::new(vault), egress.clone()).await?;
     // On a laptop the signal keeps its usual meaning: the terminal is gone.
     if let Some(reread) = reread.filter(|_| profile == Profile::Serve) {
         reload::on_hangup(reread, app.clone(), egress)?;
@@ -162,7 +163,7 @@ fn way_out(config: &Config, address: SocketAddr) -> Result<Client, CliError> {
 
 async fn assemble(
     config: &Config,
-    demo: bool,
+    (profile, demo): (Profile, bool),
     store: Arc<dyn Store>,
     keys: Keys,
     sessions: Sessions,
@@ -173,7 +174,14 @@ async fn assemble(
     // On a store that nodes share the engine sets it right before anybody asks it.
     let clock = Clock::new(config.dev.clock_speed, config.dev.clock_skew.millis());
     let engine = Engine::start(store, egress, clock, settings, &mut metrics).await?;
+    let identity = Identity {
+        node: config.node.clone(),
+        store: config.database.backend()?.to_string(),
+        started_at: engine.clock().now(),
+        settings: config.in_force(profile),
+    };
     let rules = Rules {
+        identity,
         role: config.role,
         urls: config.egress.urls(),
         max_payload_bytes: config.events.max_payload_bytes,

@@ -12,6 +12,7 @@ mod secret;
 mod secrets;
 mod server;
 mod settings;
+mod shown;
 
 use std::path::PathBuf;
 
@@ -38,6 +39,7 @@ pub use secret::Hidden;
 pub use secrets::Secrets;
 pub use server::Server;
 pub use settings::{SETTINGS, Setting, env_name};
+pub use shown::InForce;
 
 /// Which defaults apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

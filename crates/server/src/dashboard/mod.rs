@@ -4,12 +4,17 @@
 //! One file per room; what all of them share is in `viewer`, `page`, `words` and `live`.
 
 mod assets;
+mod audit;
 mod bulk;
 mod chart;
 mod dead;
 mod deliveries;
+mod event_types;
 mod events;
+mod first_run;
 mod hostile;
+mod json;
+mod keys;
 mod live;
 mod login;
 mod names;
@@ -17,6 +22,9 @@ mod operations;
 mod outcomes;
 mod overview;
 mod page;
+mod publish;
+mod settings;
+mod tenants;
 mod viewer;
 mod webhooks;
 mod words;
@@ -51,6 +59,17 @@ pub fn router(app: AppState) -> Router {
         .route("/dashboard/t/{tenant}/webhooks/check", post(webhooks::check))
         .route("/dashboard/t/{tenant}/webhooks/{id}", get(webhooks::show))
         .route("/dashboard/t/{tenant}/webhooks/{id}/edit", get(webhooks::edit))
+        .route("/dashboard/t/{tenant}/event-types", get(event_types::list))
+        .route("/dashboard/t/{tenant}/event-types/{id}", get(event_types::one))
+        .route("/dashboard/t/{tenant}/event-types/{id}/edit", get(event_types::edit))
+        .route("/dashboard/t/{tenant}/new-event-type", get(event_types::new))
+        .route("/dashboard/t/{tenant}/publish", get(publish::page))
+        .route("/dashboard/admin/tenants", get(tenants::list))
+        .route("/dashboard/admin/tenants/{id}", get(tenants::one))
+        .route("/dashboard/admin/new-tenant", get(tenants::new))
+        .route("/dashboard/admin/keys", get(keys::list))
+        .route("/dashboard/admin/audit", get(audit::list))
+        .route("/dashboard/admin/settings", get(settings::page))
         .with_state(app.clone());
     let live = Live::new(pages.clone());
     let around = Router::new()

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use super::{
     Shown,
     chart::{Chart, Series, Slots, Svg, Unit, legend, spark},
+    first_run::FirstRun,
     page::{Asked, Frame, Html},
     viewer::Looking,
     words,
@@ -47,6 +48,7 @@ impl Which {
 struct OverviewPage {
     frame: Frame,
     asked: Asked<Which>,
+    first_run: Option<FirstRun>,
     seen: Overview,
     charts: [Drawn; 3],
 }
@@ -68,8 +70,9 @@ impl Drawn {
 /// The overview.
 pub(super) async fn page(State(app): State<AppState>, looking: Looking, asked: Asked<Which>) -> Shown {
     let seen = app.overview(looking.tenant.clone(), asked.query.range()).await?;
+    let first_run = FirstRun::of(&app, &looking.tenant).await?;
     let charts = charts(&seen.traffic);
-    Html::of(&OverviewPage { frame: looking.frame("overview"), asked, seen, charts })
+    Html::of(&OverviewPage { frame: looking.frame("overview"), asked, first_run, seen, charts })
 }
 
 impl OverviewPage {
@@ -97,11 +100,6 @@ impl OverviewPage {
     fn by_priority(&self) -> Vec<(&'static str, u64)> {
         let counted = Priority::ALL.into_iter().zip(self.seen.queue.by_priority);
         counted.filter(|(_, count)| *count > 0).map(|(priority, count)| (priority.name(), count)).collect()
-    }
-
-    /// Whether nothing is amiss: then there is nothing to list.
-    fn is_calm(&self) -> bool {
-        self.seen.worst.webhooks.is_empty() && self.seen.incidents.is_empty()
     }
 }
 

@@ -1,14 +1,17 @@
 //! What every page has: its frame, the form of errors, and the links of listings.
 
+use std::borrow::Cow;
+
 use askama::Template;
 use axum::{
     extract::FromRequestParts,
     http::{StatusCode, header, request::Parts},
     response::{IntoResponse, Redirect, Response},
 };
+use redrive_core::Time;
 use serde::de::DeserializeOwned;
 
-use super::viewer::Viewer;
+use super::{viewer::Viewer, words};
 use crate::{
     api::{AppState, Problem, Query},
     app::AppError,
@@ -30,6 +33,8 @@ pub(super) struct Frame {
     pub(super) may_manage: bool,
     /// Whether publishing is allowed.
     pub(super) may_publish: bool,
+    /// When a customer's session ends.
+    pub(super) ends: Option<Time>,
     /// What scripts send with every change.
     pub(super) token: String,
     /// Whether everything here is made up.
@@ -49,10 +54,21 @@ impl Frame {
             is_portal: viewer.by.session,
             may_manage: viewer.may_manage(),
             may_publish: viewer.may_publish(),
+            ends: viewer.by.expires_at.filter(|_| viewer.by.session),
             token: viewer.token.clone(),
             is_demo: viewer.is_demo,
             version: env!("CARGO_PKG_VERSION"),
         }
+    }
+
+    /// When a customer's session ends, for those without scripts.
+    pub(super) fn ends_at(&self) -> String {
+        self.ends.map(words::stamp).unwrap_or_default()
+    }
+
+    /// Whether the tenant's catalogue and the like may be changed: not by its customers.
+    pub(super) fn may_operate(&self) -> bool {
+        self.may_manage && !self.is_portal
     }
 
     /// Where the pages of the tenant are.
@@ -167,6 +183,12 @@ impl<T> Asked<T> {
         self.pairs.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
     }
 
+    /// The same for a field that picks a time, which shows it without its zone.
+    pub(super) fn moment(&self, name: &str) -> &str {
+        let value = self.value(name).trim_end_matches('Z');
+        value.split_once('.').map_or(value, |(seconds, _)| seconds)
+    }
+
     /// Whether this is what a field was filled with.
     pub(super) fn is(&self, name: &str, value: &str) -> bool {
         self.value(name) == value
@@ -196,6 +218,16 @@ impl<T> Asked<T> {
     }
 }
 
+/// A time as fields of browsers write it, to the minute and without a zone, is meant in UTC.
+fn in_utc<'a>(name: &str, value: &'a str) -> Cow<'a, str> {
+    let shape: String = value.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+    match shape.as_str() {
+        "0000-00-00T00:00" if matches!(name, "from" | "to") => format!("{value}:00Z").into(),
+        "0000-00-00T00:00:00" if matches!(name, "from" | "to") => format!("{value}Z").into(),
+        _ => value.into(),
+    }
+}
+
 impl<T: DeserializeOwned> FromRequestParts<AppState> for Asked<T> {
     type Rejection = Failed;
 
@@ -204,11 +236,37 @@ impl<T: DeserializeOwned> FromRequestParts<AppState> for Asked<T> {
         let text = parts.uri.query().unwrap_or_default();
         let pairs = url::form_urlencoded::parse(text.as_bytes()).into_owned();
         let pairs: Vec<_> = pairs.filter(|(_, value)| !value.trim().is_empty()).collect();
-        let filled = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(&pairs).finish();
+        let meant = pairs.iter().map(|(name, value)| (name, in_utc(name, value)));
+        let filled = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(meant).finish();
         let uri = format!("{path}?{filled}").parse().map_err(|_| AppError::NotFound("page"))?;
         let whole = std::mem::replace(&mut parts.uri, uri);
         let query = Query::<T>::from_request_parts(parts, app).await;
         parts.uri = whole;
         Ok(Self { query: query?.0, path, pairs })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_without_a_zone_is_meant_in_utc() {
+        assert_eq!(in_utc("from", "2026-01-31T12:00"), "2026-01-31T12:00:00Z");
+        assert_eq!(in_utc("to", "2026-01-31T12:00:05"), "2026-01-31T12:00:05Z");
+        for other in ["2026-01-31T12:00:00+02:00", "2026-01-31T12:00:00Z", "soon", ""] {
+            assert_eq!(in_utc("from", other), other);
+        }
+        assert_eq!(in_utc("event_type", "2026-01-31T12:00"), "2026-01-31T12:00", "no time at all");
+    }
+
+    #[test]
+    fn a_field_shows_the_time_it_was_filled_with() {
+        let asked = |value: &str| {
+            let asked = Asked { query: (), path: "/".into(), pairs: vec![("from".into(), value.into())] };
+            asked.moment("from").to_owned()
+        };
+        assert_eq!(asked("2026-01-31T12:00"), "2026-01-31T12:00");
+        assert_eq!(asked("2026-01-31T12:00:00.000Z"), "2026-01-31T12:00:00");
     }
 }

@@ -93,6 +93,12 @@ impl Looking {
         parsed.ok_or_else(|| AppError::NotFound(what).into())
     }
 
+    /// Refuses whoever may not change what those who publish rely on: the API would, too.
+    pub(super) fn must_operate(&self) -> Result<(), Failed> {
+        allowed(self.viewer.by.must_have(Scope::Manage))?;
+        allowed(self.viewer.by.must_not_be_session())
+    }
+
     /// What stands in the path where an id would.
     pub(super) fn name(&self) -> &str {
         self.id.as_deref().unwrap_or_default()
@@ -105,25 +111,43 @@ impl FromRequestParts<AppState> for Looking {
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Failed> {
         let viewer = Viewer::from_request_parts(parts, app).await?;
         allowed(viewer.by.must_have(Scope::Read))?;
-        let params = RawPathParams::from_request_parts(parts, app).await;
-        let params = params.map_err(|_| AppError::NotFound("page"))?;
-        let named =
-            |wanted| params.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.to_owned());
         let missing = AppError::NotFound("tenant");
-        let tenant = named("tenant").and_then(|name| TenantId::parse(&name).ok()).ok_or(missing)?;
+        let tenant = in_path(parts, app, "tenant").await?;
+        let tenant = tenant.and_then(|name| TenantId::parse(&name).ok()).ok_or(missing)?;
         let own = viewer.by.acts_for(Some(tenant.as_str())).map_err(|_| AppError::NotFound("tenant"))?;
         let tenant = app.acts_for(&viewer.by, Some(own.as_str())).await?;
-        Ok(Self { viewer, tenant, id: named("id") })
+        Ok(Self { viewer, tenant, id: in_path(parts, app, "id").await? })
     }
 }
 
+/// A part of the path, by its name.
+async fn in_path(parts: &mut Parts, app: &AppState, wanted: &str) -> Result<Option<String>, Failed> {
+    let params = RawPathParams::from_request_parts(parts, app).await;
+    let params = params.map_err(|_| AppError::NotFound("page"))?;
+    Ok(params.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.to_owned()))
+}
+
 /// Somebody who looks at what concerns all tenants, and may.
-pub(super) struct Administering(pub(super) Viewer);
+pub(super) struct Administering {
+    viewer: Viewer,
+    /// The rest of the path: the id of what is looked at, if there is one.
+    id: Option<String>,
+}
 
 impl Administering {
     /// The frame of a page in this room. The menu leads to the tenant that is always there.
     pub(super) fn frame(&self, room: &'static str) -> Frame {
-        Frame::of(&self.0, TenantId::default().as_str(), room)
+        self.frame_of(&TenantId::default(), room)
+    }
+
+    /// The frame of a page about one tenant, where the menu leads too.
+    pub(super) fn frame_of(&self, tenant: &TenantId, room: &'static str) -> Frame {
+        Frame::of(&self.viewer, tenant.as_str(), room)
+    }
+
+    /// What stands in the path where an id would.
+    pub(super) fn name(&self) -> &str {
+        self.id.as_deref().unwrap_or_default()
     }
 }
 
@@ -133,6 +157,6 @@ impl FromRequestParts<AppState> for Administering {
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Failed> {
         let viewer = Viewer::from_request_parts(parts, app).await?;
         allowed(viewer.by.must_be_admin())?;
-        Ok(Self(viewer))
+        Ok(Self { viewer, id: in_path(parts, app, "id").await? })
     }
 }

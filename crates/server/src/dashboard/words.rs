@@ -45,6 +45,11 @@ pub(super) fn millis(ms: impl Borrow<f64>) -> String {
     }
 }
 
+/// A number in a field of a form, which is empty where there is none.
+pub(super) fn filled(number: impl Borrow<Option<u32>>) -> String {
+    number.borrow().map(|number| number.to_string()).unwrap_or_default()
+}
+
 /// A length of time in its two largest units.
 pub(super) fn span(length: impl Borrow<Duration>) -> String {
     let seconds = length.borrow().as_secs();

@@ -131,6 +131,12 @@ fn tenant(name: &str) -> Result<TenantId, AppError> {
 
 /// Who the audit log names.
 fn actor() -> Actor {
-    let caller = Caller { key: None, name: "redrive demo".into(), role: Role::Admin, session: false };
+    let caller = Caller {
+        key: None,
+        name: "redrive demo".into(),
+        role: Role::Admin,
+        session: false,
+        expires_at: None,
+    };
     Actor { caller: Arc::new(caller), address: None }
 }

@@ -1,0 +1,163 @@
+//! The settings in force as people read them: each with its name, its meaning and its value, and no secret.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{Config, Profile, SETTINGS, secret::is_secret};
+
+/// A setting in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InForce {
+    /// Its key in the file.
+    pub key: &'static str,
+    /// What it is for.
+    pub reason: &'static str,
+    /// Its value in words; none if it is not set.
+    pub value: Option<String>,
+    /// Whether somebody has chosen it: it is not what it would be by itself.
+    pub is_chosen: bool,
+}
+
+impl Config {
+    /// Every setting with its value, in the order of the file.
+    pub fn in_force(&self, profile: Profile) -> Vec<InForce> {
+        let tree = |config: &Self| serde_json::to_value(config).unwrap_or_default();
+        let (chosen, usual) = (tree(self), tree(&Self::defaults(profile)));
+        let shown = |setting: &super::Setting| {
+            let value = at(&chosen, setting.key);
+            InForce {
+                key: setting.key,
+                reason: setting.reason,
+                value: worded(setting.key, value),
+                is_chosen: value != at(&usual, setting.key),
+            }
+        };
+        SETTINGS.iter().map(shown).collect()
+    }
+}
+
+fn at<'a>(tree: &'a Value, key: &str) -> &'a Value {
+    key.split('.').fold(tree, |place, name| &place[name])
+}
+
+/// Whether what is written is shown to nobody. A command may have a password in it.
+fn is_hidden(key: &str) -> bool {
+    is_secret(key) && key != "database.url" || key == "secrets.master_key_command"
+}
+
+/// Whether a number is a length of time in seconds.
+fn is_span(key: &str) -> bool {
+    let last = key.rsplit('.').next().unwrap_or(key);
+    last.ends_with("timeout")
+        || key.starts_with("retention.")
+        || [
+            "server.drain_deadline",
+            "cluster.lease",
+            "audit.retention",
+            "events.idempotency_window",
+            "retry.schedule",
+            "retry.give_up_after",
+            "webhooks.disable_after",
+            "dev.clock_skew",
+        ]
+        .contains(&key)
+}
+
+fn worded(key: &str, value: &Value) -> Option<String> {
+    Some(match value {
+        Value::Null => return None,
+        _ if is_hidden(key) => "set, not shown".to_owned(),
+        Value::Array(parts) if parts.is_empty() => "none".to_owned(),
+        Value::Array(parts) => {
+            parts.iter().filter_map(|part| worded(key, part)).collect::<Vec<_>>().join(", ")
+        }
+        Value::Bool(true) => "yes".to_owned(),
+        Value::Bool(false) => "no".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Number(number) => match number.as_f64() {
+            Some(seconds) if is_span(key) => span(seconds),
+            Some(bytes) if key.ends_with("_bytes") => size(bytes),
+            _ => number.to_string(),
+        },
+        Value::Object(_) => value.to_string(),
+    })
+}
+
+/// Seconds in the largest unit that needs no fraction.
+fn span(seconds: f64) -> String {
+    let millis = Duration::try_from_secs_f64(seconds.abs()).unwrap_or_default().as_millis();
+    let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"), (1, "ms")];
+    let fits = units.into_iter().find(|(size, _)| millis >= *size && millis.is_multiple_of(*size));
+    let sign = if seconds < 0.0 { "-" } else { "" };
+    fits.map_or_else(|| "0".to_owned(), |(size, unit)| format!("{sign}{} {unit}", millis / size))
+}
+
+fn size(bytes: f64) -> String {
+    match bytes as u64 {
+        bytes if bytes > 0 && bytes.is_multiple_of(1 << 20) => format!("{} MiB", bytes >> 20),
+        bytes if bytes > 0 && bytes.is_multiple_of(1 << 10) => format!("{} KiB", bytes >> 10),
+        bytes => format!("{bytes} bytes"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Setting, load::parse};
+
+    fn shown(file: &str, key: &str) -> (Option<String>, bool) {
+        let config = parse(Profile::Serve, file, []).unwrap();
+        let found = config.in_force(Profile::Serve).into_iter().find(|one| one.key == key).unwrap();
+        (found.value, found.is_chosen)
+    }
+
+    #[test]
+    fn values_are_in_words_and_choices_are_told_from_defaults() {
+        let said = |text: &str| Some(text.to_owned());
+        assert_eq!(shown("", "retention.events"), (said("90 d"), false));
+        assert_eq!(shown("[retention]\nevents = \"36h\"", "retention.events"), (said("36 h"), true));
+        assert_eq!(shown("[retention]\nevents = 0", "retention.events"), (said("0"), true));
+        assert_eq!(shown("", "events.max_payload_bytes"), (said("256 KiB"), false));
+        assert_eq!(shown("", "egress.allow_http"), (said("no"), false));
+        assert_eq!(shown("pools = [\"gold\", \"default\"]", "pools"), (said("gold, default"), true));
+        assert_eq!(shown("[retry]\nschedule = [0, \"5m\"]", "retry.schedule"), (said("0, 5 min"), true));
+        assert_eq!(shown("", "retry.schedule"), (None, false));
+        assert_eq!(shown("", "egress.allow_hosts"), (said("none"), false));
+    }
+
+    #[test]
+    fn no_secret_is_shown() {
+        let vars = [
+            ("REDRIVE_ADMIN_KEY", "hush-hush-hush-hush-hush-hush-hush-hush"),
+            ("REDRIVE_DATABASE_PASSWORD", "hush"),
+            ("REDRIVE_DATABASE_URL", "postgres://me:hush@db/x"),
+            ("REDRIVE_SECRETS_MASTER_KEY", "hush"),
+            ("REDRIVE_SECRETS_MASTER_KEY_COMMAND", "fetch --token hush"),
+            ("REDRIVE_ARCHIVE_SECRET_ACCESS_KEY", "hush"),
+        ];
+        let vars = vars.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let config = parse(Profile::Serve, "", vars).unwrap();
+        let shown = config.in_force(Profile::Serve);
+        assert!(!format!("{shown:?}").contains("hush"), "{shown:?}");
+        let url = shown.iter().find(|one| one.key == "database.url").unwrap();
+        assert_eq!(url.value.as_deref(), Some("postgres://me:[redacted]@db/x"));
+        assert_eq!(shown.iter().filter(|one| one.value.as_deref() == Some("set, not shown")).count(), 5);
+    }
+
+    #[test]
+    fn lengths_of_time_are_known_for_what_they_are() {
+        for setting in SETTINGS {
+            let Setting { key, .. } = setting;
+            let file = format!("{key} = \"25h\"");
+            let takes_spans = parse(Profile::Dev, &file, []).is_ok_and(|config| {
+                let tree = serde_json::to_value(config).unwrap();
+                at(&tree, key).as_f64() == Some(90_000.0)
+            });
+            if takes_spans {
+                assert!(is_span(key), "{key}");
+            }
+        }
+        assert_eq!([0.0, 0.25, 90.0, 120.0].map(span), ["0", "250 ms", "90 s", "2 min"]);
+    }
+}

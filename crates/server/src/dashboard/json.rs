@@ -1,0 +1,209 @@
+//! JSON for people: laid out over lines with every name, number and order as it was written, and the differences
+//! between two documents.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+/// Indentation stops growing here: deeper ones would only push text out of sight.
+const DEEPEST: usize = 24;
+/// How much of a value is shown in a difference.
+const LONGEST: usize = 120;
+/// How many differences are shown.
+const MOST: usize = 12;
+
+/// Lays JSON out: only the blanks between its tokens change.
+pub(super) fn pretty(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() * 2);
+    let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
+    let mut tokens = text.chars().peekable();
+    while let Some(c) = tokens.next() {
+        if in_string {
+            out.push(c);
+            (in_string, escaped) = (escaped || c != '"', c == '\\' && !escaped);
+            continue;
+        }
+        match c {
+            '"' => {
+                out.push(c);
+                in_string = true;
+            }
+            '{' | '[' => {
+                while tokens.next_if(|next| next.is_ascii_whitespace()).is_some() {}
+                out.push(c);
+                match tokens.next_if(|next| matches!(next, '}' | ']')) {
+                    Some(end) => out.push(end),
+                    None => {
+                        depth += 1;
+                        new_line(&mut out, depth);
+                    }
+                }
+            }
+            '}' | ']' => {
+                depth = depth.saturating_sub(1);
+                new_line(&mut out, depth);
+                out.push(c);
+            }
+            ',' => {
+                out.push(c);
+                new_line(&mut out, depth);
+            }
+            ':' => out.push_str(": "),
+            c if c.is_ascii_whitespace() => {}
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+fn new_line(out: &mut String, depth: usize) {
+    let _ = write!(out, "\n{:1$}", "", 2 * depth.min(DEEPEST));
+}
+
+/// One place where two documents differ.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Difference {
+    /// Where, such as `rules.quotas.max_webhooks`; empty for the whole.
+    pub(super) path: String,
+    /// What was there.
+    pub(super) before: Option<String>,
+    /// What is there now.
+    pub(super) after: Option<String>,
+}
+
+/// What differs between two documents.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Differences {
+    /// The first of it.
+    pub(super) shown: Vec<Difference>,
+    /// How many more there are.
+    pub(super) more: usize,
+}
+
+/// Finds what differs. A document that is not there differs in everything that the other one has.
+pub(super) fn differences(before: Option<&str>, after: Option<&str>) -> Differences {
+    let read = |text: Option<&str>| text.and_then(|text| serde_json::from_str(text).ok());
+    let (before, after) = (read(before).unwrap_or(Value::Null), read(after).unwrap_or(Value::Null));
+    let mut found = Differences::default();
+    compare(String::new(), &before, &after, &mut found);
+    found
+}
+
+fn compare(path: String, before: &Value, after: &Value, found: &mut Differences) {
+    if before == after {
+        return;
+    }
+    let none = serde_json::Map::new();
+    let (old, new) = match (before, after) {
+        (Value::Object(old), Value::Object(new)) => (old, new),
+        (Value::Object(old), Value::Null) => (old, &none),
+        (Value::Null, Value::Object(new)) => (&none, new),
+        _ if found.shown.len() >= MOST => return found.more += 1,
+        _ => return found.shown.push(Difference { path, before: worded(before), after: worded(after) }),
+    };
+    let added = new.keys().filter(|name| !old.contains_key(*name));
+    for name in old.keys().chain(added) {
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        let part = |members: &serde_json::Map<_, _>| members.get(name).cloned().unwrap_or_default();
+        compare(path, &part(old), &part(new), found);
+    }
+}
+
+fn worded(value: &Value) -> Option<String> {
+    let text = match value {
+        Value::Null => return None,
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    Some(super::words::shortened(&text, LONGEST))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn said(before: &str, after: &str) -> Vec<String> {
+        let part = |part: Option<String>| part.unwrap_or_else(|| "–".into());
+        let Differences { shown, more } = differences(Some(before), Some(after));
+        assert_eq!(more, 0);
+        let line = |one: Difference| format!("{}: {} → {}", one.path, part(one.before), part(one.after));
+        shown.into_iter().map(line).collect()
+    }
+
+    #[test]
+    fn json_is_laid_out_as_it_was_written() {
+        let text = r#"{"z":12345678901234567890.10,"a":[1,{"b":"x, \"y\": {"}],"e":{},"f":[ ]}"#;
+        let laid_out = "{\n  \"z\": 12345678901234567890.10,\n  \"a\": [\n    1,\n    {\n      \"b\": \"x, \\\"y\\\": \
+                        {\"\n    }\n  ],\n  \"e\": {},\n  \"f\": []\n}";
+        assert_eq!(pretty(text), laid_out);
+        assert_eq!(pretty(laid_out), laid_out);
+    }
+
+    #[test]
+    fn only_what_differs_is_told() {
+        assert_eq!(
+            said(r#"{"name": "a", "rules": {"pool": "x", "n": 1}}"#, r#"{"name": "a", "rules": {"n": 2}}"#),
+            ["rules.n: 1 → 2", "rules.pool: x → –"]
+        );
+        assert_eq!(said("{}", r#"{"a": [1, 2], "b": null}"#), ["a: – → [1,2]"]);
+        assert_eq!(said(r#"{"a": {"b": 1}}"#, r#"{"a": 5}"#), [r#"a: {"b":1} → 5"#]);
+        assert_eq!(said("1", "1"), [] as [String; 0]);
+    }
+
+    #[test]
+    fn something_new_and_something_gone_differ_in_all_they_have() {
+        let made = differences(None, Some(r#"{"id": "acme", "rules": {"pool": "gold"}}"#));
+        let paths: Vec<_> = made.shown.iter().map(|one| one.path.as_str()).collect();
+        assert_eq!(paths, ["id", "rules.pool"]);
+        assert!(made.shown.iter().all(|one| one.before.is_none() && one.after.is_some()));
+        assert_eq!(differences(None, None), Differences::default());
+        assert_eq!(differences(Some("no JSON"), None), Differences::default());
+    }
+
+    #[test]
+    fn differences_are_few_and_short() {
+        let large: serde_json::Map<_, _> =
+            (0..100).map(|n| (format!("f{n}"), Value::from("x".repeat(5_000)))).collect();
+        let found = differences(None, Some(&Value::from(large).to_string()));
+        assert_eq!((found.shown.len(), found.more), (MOST, 100 - MOST));
+        assert!(found.shown.iter().all(|one| one.after.as_ref().unwrap().chars().count() <= LONGEST + 1));
+    }
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            "\\PC{0,8}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 32, 5, |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+                proptest::collection::btree_map("\\PC{0,4}", inner, 0..5)
+                    .prop_map(|members| Value::Object(members.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn laying_out_changes_nothing(json in any_json()) {
+            let text = json.to_string();
+            prop_assert_eq!(serde_json::from_str::<Value>(&pretty(&text)).unwrap(), json);
+            prop_assert_eq!(pretty(&pretty(&text)), pretty(&text));
+        }
+
+        #[test]
+        fn whatever_it_is_it_is_laid_out(text: String) {
+            pretty(&text);
+        }
+
+        #[test]
+        fn a_document_does_not_differ_from_itself(json in any_json()) {
+            let text = json.to_string();
+            prop_assert_eq!(differences(Some(&text), Some(&text)), Differences::default());
+        }
+    }
+}

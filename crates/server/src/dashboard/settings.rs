@@ -1,0 +1,96 @@
+//! Settings: what this node runs with, and how it is doing. Nothing here can be changed, and nothing is secret.
+
+use askama::Template;
+use axum::extract::State;
+use redrive_core::lane::Priority;
+
+use super::{
+    Shown,
+    page::{Frame, Html},
+    viewer::Administering,
+    words,
+};
+use crate::{
+    api::AppState,
+    app::about::About,
+    config::{self, InForce},
+};
+
+#[derive(Template)]
+#[template(path = "settings.html")]
+struct SettingsPage<'a> {
+    frame: Frame,
+    about: About<'a>,
+    sections: Vec<Section<'a>>,
+}
+
+impl SettingsPage<'_> {
+    /// What waits in the store, by priority.
+    fn waiting(&self) -> String {
+        let waiting = self.about.vitals.as_ref().map(|vitals| vitals.waiting).unwrap_or_default();
+        let each = Priority::ALL.into_iter().zip(waiting);
+        let each = each.map(|(priority, count)| format!("{} {}", words::number(count), priority.name()));
+        each.collect::<Vec<_>>().join(" · ")
+    }
+}
+
+/// Settings that belong together.
+struct Section<'a> {
+    name: &'static str,
+    settings: Vec<&'a InForce>,
+}
+
+/// What the sections of the file are about.
+const SECTIONS: [(&str, &str); 17] = [
+    ("", "This node"),
+    ("server", "The HTTP server"),
+    ("database", "The store"),
+    ("cluster", "Among other nodes"),
+    ("auth", "Who may come in"),
+    ("secrets", "The master key"),
+    ("audit", "The audit log"),
+    ("egress", "The way out"),
+    ("delivery", "How much at once"),
+    ("events", "What is taken in"),
+    ("retention", "How long things are kept"),
+    ("archive", "The archive"),
+    ("retry", "When to try again"),
+    ("circuit_breaker", "When to stop calling an endpoint that fails"),
+    ("limits", "How fast"),
+    ("webhooks", "Webhooks that never work"),
+    ("log", "The log"),
+];
+
+fn sections(settings: &[InForce]) -> Vec<Section<'_>> {
+    let of = |key: &str| key.split_once('.').map_or("", |(section, _)| section).to_owned();
+    let section = |(prefix, name): (&str, &'static str)| {
+        let settings = settings.iter().filter(|setting| of(setting.key) == prefix);
+        Section { name, settings: settings.collect() }
+    };
+    let known = SECTIONS.into_iter().map(section);
+    let rest = settings.iter().filter(|setting| !SECTIONS.iter().any(|(known, _)| of(setting.key) == *known));
+    let rest = Section { name: "For trying things out", settings: rest.collect() };
+    known.chain([rest]).filter(|section| !section.settings.is_empty()).collect()
+}
+
+/// The page.
+pub(super) async fn page(State(app): State<AppState>, admin: Administering) -> Shown {
+    let about = app.about().await?;
+    let sections = sections(&about.identity.settings);
+    Html::of(&SettingsPage { frame: admin.frame("settings"), about, sections })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, Profile, SETTINGS};
+
+    #[test]
+    fn every_setting_is_in_one_section() {
+        let settings = Config::defaults(Profile::Serve).in_force(Profile::Serve);
+        let sections = sections(&settings);
+        assert_eq!(sections.iter().map(|section| section.settings.len()).sum::<usize>(), SETTINGS.len());
+        let rest = sections.last().unwrap();
+        assert!(rest.settings.iter().all(|setting| setting.key.starts_with("dev.")), "a section has no name");
+    }
+}

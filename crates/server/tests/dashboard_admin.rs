@@ -1,0 +1,340 @@
+//! The rooms of those who run Redrive: event types, tenants, keys, the audit log, settings; what a portal session
+//! sees; and the first steps.
+#![allow(clippy::unwrap_used, reason = "a failed test says where")]
+
+use redrive_testkit::{Api, Browser, Postgres, Receiver, Redrive, Setup, sse};
+use serde_json::{Value, json};
+
+const HOSTILE: &str = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>";
+
+async fn tenant(api: &Api, id: &str) {
+    api.post("/v1/tenants", json!({"id": id})).await.expect(201);
+}
+
+async fn key(api: &Api, tenant: &str, scopes: &[&str]) -> String {
+    let path = format!("/v1/tenants/{tenant}/api-keys");
+    let made = api.post(&path, json!({"name": "k", "scopes": scopes})).await.expect(201);
+    made["key"].as_str().unwrap().to_owned()
+}
+
+async fn portal(redrive: &Redrive, tenant: &str) -> Browser {
+    let session =
+        redrive.api().post("/v1/portal-sessions", json!({"tenant_id": tenant, "name": "jane"})).await;
+    Browser::of(redrive, session.expect(201)["token"].as_str().unwrap()).await
+}
+
+/// Nothing of what was given may be more than text.
+fn must_be_inert(page: &str) {
+    assert!(!page.contains("<script>alert") && !page.contains("<img src=x"), "{page}");
+    assert!(page.contains("alert(1)"), "it is shown as text:\n{page}");
+}
+
+/// What a page says, without its marks and with single blanks.
+fn text_of(page: &str) -> String {
+    let (_, main) = page.split_once("<main").expect("a main part");
+    let mut text = String::new();
+    let mut in_mark = true;
+    for c in main.chars() {
+        match c {
+            '<' => in_mark = true,
+            '>' => {
+                in_mark = false;
+                text.push(' ');
+            }
+            c if !in_mark => text.push(c),
+            _ => {}
+        }
+    }
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[tokio::test]
+async fn nobody_but_an_admin_sees_the_pages_of_admins() {
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    tenant(&api, "acme").await;
+    let keyholder = Browser::of(&redrive, &key(&api, "acme", &["publish", "read", "manage"]).await).await;
+    let customer = portal(&redrive, "acme").await;
+    let admin = Browser::of(&redrive, redrive.key()).await;
+    for page in ["tenants", "tenants/acme", "new-tenant", "keys", "keys?tenant=acme", "audit", "settings"] {
+        let page = format!("/dashboard/admin/{page}");
+        assert_eq!(admin.get(&page).await.status, 200, "{page}");
+        for somebody in [&keyholder, &customer] {
+            let refused = somebody.get(&page).await;
+            assert_eq!(refused.status, 403, "{page}");
+            let html = String::from_utf8_lossy(&refused.body);
+            assert!(html.contains("Not allowed") && html.contains("admin key"), "{html}");
+        }
+        assert_eq!(redrive.api().without_key().get(&page).await.status, 303, "{page}");
+    }
+}
+
+#[tokio::test]
+async fn a_portal_session_sees_its_tenant_alone_and_publishes_nothing() {
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    for name in ["acme", "globex"] {
+        tenant(&api, name).await;
+        let made = json!({"name": format!("{name}.created"), "example": {"secret_of": name}});
+        api.post(&format!("/v1/event-types?tenant_id={name}"), made).await.expect(201);
+    }
+    let customer = portal(&redrive, "acme").await;
+    assert_eq!(customer.get("/dashboard").await.header("location"), Some("/dashboard/t/acme"));
+    let home = customer.page("/dashboard/t/acme").await;
+    for room in ["", "/webhooks", "/deliveries", "/events", "/dead", "/event-types"] {
+        assert!(home.contains(&format!("href=\"/dashboard/t/acme{room}\"")), "{room}");
+    }
+    assert!(!home.contains("/dashboard/admin") && !home.contains("/docs") && !home.contains("/publish"));
+    assert!(home.contains("Access ends"));
+    let types = customer.page("/dashboard/t/acme/event-types").await;
+    assert!(types.contains("acme.created") && !types.contains("Register"));
+    let one = customer.page("/dashboard/t/acme/event-types/acme.created").await;
+    assert!(one.contains("secret_of") && !one.contains("data-call") && !one.contains("/edit"));
+    for not_theirs in ["/publish", "/new-event-type", "/event-types/acme.created/edit"] {
+        assert_eq!(customer.get(&format!("/dashboard/t/acme{not_theirs}")).await.status, 403, "{not_theirs}");
+    }
+    for other in ["", "/event-types", "/event-types/globex.created", "/publish"] {
+        assert_eq!(customer.get(&format!("/dashboard/t/globex{other}")).await.status, 404, "{other}");
+    }
+    assert_eq!(customer.get("/dashboard/t/acme/event-types/globex.created").await.status, 404);
+}
+
+#[tokio::test]
+async fn the_catalogue_shows_what_there_is_as_it_was_written() {
+    let redrive = Redrive::start().await;
+    let (api, admin) = (redrive.api(), Browser::of(&redrive, redrive.key()).await);
+    let room = "/dashboard/t/default/event-types";
+    assert!(admin.page(room).await.contains("No event types are registered"));
+    let body = r#"{"name": "order.created", "description": "An order\nwas placed", "archived": true,
+        "example": {"z": 12345678901234567890, "a": 1.10}, "schema": {"type": "object", "required": ["z"]}}"#;
+    let json = ("content-type", "application/json");
+    api.raw("POST", "/v1/event-types", &[json], body).await.expect(201);
+    let hostile = json!({"name": "evil", "description": HOSTILE, "example": {HOSTILE: HOSTILE}});
+    api.post("/v1/event-types", hostile).await.expect(201);
+    let list = admin.page(room).await;
+    must_be_inert(&list);
+    assert!(list.contains("archived") && list.contains("in use"));
+    assert!(!admin.page(&format!("{room}?archived=true")).await.contains("evil"));
+    let one = admin.page(&format!("{room}/order.created")).await;
+    let laid_out = "{\n  &#34;z&#34;: 12345678901234567890,\n  &#34;a&#34;: 1.10\n}";
+    assert!(one.contains(laid_out) && one.contains("required"), "{one}");
+    must_be_inert(&admin.page(&format!("{room}/evil")).await);
+    must_be_inert(&admin.page(&format!("{room}/evil/edit")).await);
+    for nothing in ["none", "no.such", "%20", "a%2Fb", "x%00y"] {
+        assert_eq!(admin.get(&format!("{room}/{nothing}")).await.status, 404, "{nothing}");
+    }
+    // Whoever may only look gets no buttons.
+    let reader = Browser::of(&redrive, &key(&api, "default", &["read"]).await).await;
+    let one = reader.page(&format!("{room}/order.created")).await;
+    assert!(
+        !one.contains("data-call=\"PATCH")
+            && !one.contains("data-call=\"DELETE")
+            && !one.contains("/publish")
+    );
+    assert_eq!(reader.get("/dashboard/t/default/new-event-type").await.status, 403);
+}
+
+#[tokio::test]
+async fn the_catalogue_goes_on_page_by_page() {
+    let redrive = Redrive::start().await;
+    let (api, admin) = (redrive.api(), Browser::of(&redrive, redrive.key()).await);
+    for n in 0..53 {
+        api.post("/v1/event-types", json!({"name": format!("type.n{n:02}")})).await.expect(201);
+    }
+    let first = admin.page("/dashboard/t/default/event-types").await;
+    assert!(first.contains("type.n49") && !first.contains("type.n50"));
+    let next = first.split("rel=\"next\" href=\"").nth(1).unwrap().split('"').next().unwrap();
+    let second = admin.page(&next.replace("&#38;", "&").replace("&amp;", "&")).await;
+    assert!(second.contains("type.n50") && second.contains("type.n52") && !second.contains("type.n49"));
+    assert!(!second.contains("rel=\"next\"") && second.contains("From the beginning"));
+}
+
+#[tokio::test]
+async fn the_form_for_a_test_event_begins_with_an_example_and_shows_where_the_event_arrives() {
+    let (redrive, receiver) = (Redrive::start().await, Receiver::start().await);
+    let (api, admin) = (redrive.api(), Browser::of(&redrive, redrive.key()).await);
+    api.post("/v1/event-types", json!({"name": "order.created", "example": {"n": 1}})).await.expect(201);
+    let room = "/dashboard/t/default/publish";
+    let form = admin.page(&format!("{room}?type=order.created")).await;
+    assert!(form.contains("value=\"order.created\"") && form.contains("&#34;n&#34;: 1"), "{form}");
+    assert!(admin.page(&format!("{room}?type=free.one")).await.contains("value=\"free.one\""));
+    must_be_inert(&admin.page(&format!("{room}?type=%3Cscript%3Ealert(1)%3C/script%3E")).await);
+    let nowhere = api.publish("other.type", json!({"text": HOSTILE})).await;
+    let page = admin.page(&format!("{room}?event={}", nowhere["id"].as_str().unwrap())).await;
+    must_be_inert(&page);
+    assert!(page.contains("No webhook wants this event"));
+    api.create_webhook(&receiver.url(), Value::Null).await;
+    let body = r#"{"event_type": "order.created", "data": {"n": 12345678901234567890}}"#;
+    let sent = admin.call(room, "POST", "/v1/events", body).await.expect(202);
+    let id = sent["id"].as_str().unwrap();
+    let path = format!("/dashboard/live?page=%2Fdashboard%2Ft%2Fdefault%2Fpublish%3Fevent%3D{id}");
+    let mut live = sse(redrive.address(), &path, &admin.cookie).await;
+    while !live.next("part").await.contains("delivered") {}
+    assert!(String::from_utf8_lossy(&receiver.arrivals()[0].body).contains("12345678901234567890"));
+    let again = admin.page(&format!("{room}?event={id}&repeated=true")).await;
+    assert!(again.contains("Nothing new was published") && again.contains("12345678901234567890"));
+    let manager = Browser::of(&redrive, &key(&api, "default", &["manage"]).await).await;
+    assert_eq!(manager.get(room).await.status, 403, "this key publishes nothing");
+}
+
+#[tokio::test]
+async fn tenants_are_found_by_the_beginning_of_their_id() {
+    let redrive = Redrive::start().await;
+    let (api, admin) = (redrive.api(), Browser::of(&redrive, redrive.key()).await);
+    for name in ["acme", "acme-eu", "acme-us", "acmf", "b"] {
+        tenant(&api, name).await;
+    }
+    api.patch("/v1/tenants/acme", json!({"name": HOSTILE, "quotas": {"max_webhooks": 7}})).await.expect(200);
+    let listed = async |query: &str| {
+        let page = admin.page(&format!("/dashboard/admin/tenants{query}")).await;
+        let rows = page.split("id=\"tenant-").skip(1).map(|row| row.split('"').next().unwrap().to_owned());
+        rows.collect::<Vec<_>>()
+    };
+    assert_eq!(listed("").await, ["acme", "acme-eu", "acme-us", "acmf", "b", "default"]);
+    assert_eq!(listed("?prefix=acme").await, ["acme", "acme-eu", "acme-us"]);
+    assert_eq!(listed("?prefix=ACME-").await, ["acme-eu", "acme-us"]);
+    assert_eq!(listed("?prefix=%3Cb%3E").await, [] as [String; 0]);
+    // The API finds the same, and pages through them.
+    let ids = async |query: &str| {
+        let page = api.get(&format!("/v1/tenants?{query}")).await.expect(200);
+        let ids: Vec<_> = page["data"].as_array().unwrap().iter().map(|one| one["id"].clone()).collect();
+        (ids, page["next_cursor"].clone())
+    };
+    assert_eq!(ids("prefix=acme&limit=2").await, (vec![json!("acme"), json!("acme-eu")], json!("acme-eu")));
+    assert_eq!(ids("prefix=acme&limit=2&cursor=acme-eu").await, (vec![json!("acme-us")], Value::Null));
+    assert_eq!(ids("prefix=acme&offset=1").await.0, [json!("acme-eu"), json!("acme-us")]);
+    assert_eq!(ids("prefix=acme-&offset=1").await.0, [json!("acme-us")]);
+    must_be_inert(&admin.page("/dashboard/admin/tenants").await);
+    let one = admin.page("/dashboard/admin/tenants/acme").await;
+    must_be_inert(&one);
+    assert!(one.contains("data-confirm-by=\"acme\"") && one.contains("name=\"quotas.max_webhooks\""));
+    assert!(!admin.page("/dashboard/admin/tenants/default").await.contains("DELETE /v1/tenants"));
+    assert_eq!(admin.get("/dashboard/admin/tenants/nobody").await.status, 404);
+}
+
+#[tokio::test]
+async fn what_is_shown_once_is_on_no_page_afterwards() {
+    let redrive = Redrive::start().await;
+    let (api, admin) = (redrive.api(), Browser::of(&redrive, redrive.key()).await);
+    tenant(&api, "acme").await;
+    let new = json!({"name": HOSTILE, "scopes": ["publish"], "allowed_networks": ["10.0.0.0/8"]}).to_string();
+    let room = "/dashboard/admin/keys?tenant=acme";
+    let made = admin.call(room, "POST", "/v1/tenants/acme/api-keys", &new).await.expect(201);
+    let root = admin.call("/dashboard/admin/keys", "POST", "/v1/admin-keys", r#"{"name": "root"}"#).await;
+    let root = root.expect(201);
+    let session = r#"{"tenant_id": "acme", "name": "jane"}"#;
+    let session = admin.call(room, "POST", "/v1/portal-sessions", session).await.expect(201);
+    let keys = admin.page(room).await;
+    must_be_inert(&keys);
+    let text = text_of(&keys);
+    assert!(text.contains("live publish 10.0.0.0/8"), "{text}");
+    assert!(!text.contains("jane"), "sessions are no keys");
+    assert!(text_of(&admin.page("/dashboard/admin/keys").await).contains("root"));
+    let secrets = [&made["key"], &root["key"], &session["token"]].map(|secret| secret.as_str().unwrap());
+    for page in ["keys", "keys?tenant=acme", "tenants/acme", "audit", "settings"] {
+        let page = admin.page(&format!("/dashboard/admin/{page}")).await;
+        assert!(secrets.iter().all(|secret| !page.contains(secret)));
+        assert!(!page.contains(redrive.key()));
+    }
+    let revoke = format!("/v1/tenants/acme/api-keys/{}", made["id"].as_str().unwrap());
+    assert_eq!(admin.call(room, "DELETE", &revoke, "").await.status, 204);
+    let after = admin.page(room).await;
+    assert!(text_of(&after).contains("revoked") && !after.contains("data-call=\"DELETE"));
+    assert_eq!(admin.get("/dashboard/admin/keys?tenant=nobody").await.status, 404);
+}
+
+#[tokio::test]
+async fn the_audit_log_tells_who_changed_what_and_what_differed() {
+    let redrive = Redrive::start().await;
+    let (api, admin) = (redrive.api(), Browser::of(&redrive, redrive.key()).await);
+    tenant(&api, "acme").await;
+    api.patch("/v1/tenants/acme", json!({"name": HOSTILE, "max_in_flight": 3})).await.expect(200);
+    api.patch("/v1/tenants/acme", json!({"max_in_flight": 5})).await.expect(200);
+    api.post("/v1/tenants", json!({"id": "acme"})).await.expect(409);
+    let log = admin.page("/dashboard/admin/audit").await;
+    must_be_inert(&log);
+    let text = text_of(&log);
+    assert!(text.contains("admin from 127.0.0.1 tenant.update acme"), "{text}");
+    assert!(text.contains("rules.max_in_flight 3 5"), "{text}");
+    assert!(text.contains("exists already, or did once") && text.contains("refused"), "{text}");
+    let filtered = text_of(&admin.page("/dashboard/admin/audit?action=tenant.create&tenant_id=acme").await);
+    assert!(filtered.contains("tenant.create") && !filtered.contains("tenant.update acme"), "{filtered}");
+    // As a field of a browser writes it: to the minute, without a zone.
+    let future = admin.page("/dashboard/admin/audit?from=2100-01-01T00:00&to=").await;
+    assert!(
+        future.contains("Nothing like this was changed") && future.contains("value=\"2100-01-01T00:00\"")
+    );
+    let bad = admin.get("/dashboard/admin/audit?from=soon").await;
+    assert_eq!(bad.status, 400);
+    assert!(String::from_utf8_lossy(&bad.body).contains("no RFC 3339 time"));
+}
+
+#[tokio::test]
+async fn settings_are_shown_with_their_meaning_and_without_secrets() {
+    let redrive = Redrive::start().await;
+    let admin = Browser::of(&redrive, redrive.key()).await;
+    let page = admin.page("/dashboard/admin/settings").await;
+    let text = text_of(&page);
+    for shown in [
+        "retention.events 90 d How long events are kept",
+        "auth.admin_key set, not shown chosen",
+        "secrets.master_key set, not shown chosen",
+        "Store SQLite",
+        "role all",
+        "pools default",
+        "Dead letters 0",
+    ] {
+        assert!(text.contains(shown), "{shown} is not in: {text}");
+    }
+    assert!(!page.contains(redrive.key()) && !page.contains("BwcHBwcH"), "neither key is shown");
+    assert!(page.len() < 100_000, "{} bytes", page.len());
+}
+
+#[tokio::test]
+async fn settings_name_the_nodes_of_a_shared_store() {
+    let database = Postgres::shared().await;
+    let on = |name: &str, role: &str| {
+        let node = Setup::new().database_url(database.url()).role(role).env("REDRIVE_NODE", name);
+        node.env("REDRIVE_DATABASE_WRITE_CONNECTIONS", "4").env("REDRIVE_DATABASE_READ_CONNECTIONS", "2")
+    };
+    let redrive = Redrive::start_with(on("front", "api")).await;
+    let _worker = Redrive::start_with(on("back", "worker").arg("--pool").arg("gold")).await;
+    let admin = Browser::of(&redrive, redrive.key()).await;
+    let text = text_of(&admin.page("/dashboard/admin/settings").await);
+    for shown in
+        ["Store PostgreSQL shared by 2 nodes", "front this one sends nothing", "back gold", "role api"]
+    {
+        assert!(text.contains(shown), "{shown} is not in: {text}");
+    }
+    assert!(text.contains("none: it sends nothing"), "{text}");
+}
+
+#[tokio::test]
+async fn the_first_steps_are_ticked_off_as_they_happen() {
+    let (redrive, receiver) = (Redrive::start().await, Receiver::start().await);
+    let browser = Browser::of(&redrive, redrive.key()).await;
+    let home = "/dashboard/t/default";
+    let mut live =
+        sse(redrive.address(), "/dashboard/live?page=%2Fdashboard%2Ft%2Fdefault", &browser.cookie).await;
+    let steps = |part: &str| {
+        ["step-webhook", "step-test", "step-arrival"]
+            .map(|step| part.contains(&format!("class=\"done\" id=\"{step}\"")))
+    };
+    assert_eq!(steps(&live.next("part").await), [false; 3]);
+    let webhook = json!({"url": receiver.url(), "events": ["*"]}).to_string();
+    let made = browser.call(home, "POST", "/v1/webhooks", &webhook).await.expect(201);
+    let part = live.next("part").await;
+    assert_eq!(steps(&part), [true, false, false]);
+    assert!(!part.contains(made["secret"].as_str().unwrap()));
+    let test = format!("/v1/webhooks/{}/test", made["id"].as_str().unwrap());
+    browser.call(home, "POST", &test, "{}").await.expect(202);
+    while steps(&live.next("part").await) != [true; 3] {}
+    // Whoever has more than that needs no guide.
+    redrive.api().create_webhook(&receiver.url(), Value::Null).await;
+    assert!(!browser.page(home).await.contains("step-webhook"));
+    // Whoever may not create one is not asked to.
+    tenant(&redrive.api(), "acme").await;
+    let reader = Browser::of(&redrive, &key(&redrive.api(), "acme", &["read"]).await).await;
+    let page = reader.page("/dashboard/t/acme").await;
+    assert!(page.contains("step-webhook") && !page.contains("POST /v1/webhooks"));
+}
