@@ -109,6 +109,29 @@ fn of_tenant(tenant: &str, ready: Ready) -> Ready {
 }
 
 #[test]
+fn what_is_held_of_a_tenant_is_known_by_webhook_and_priority() {
+    let dispatch = Dispatch::new(Bounds { max_in_flight: 100, max_items: 100, lane_items: 100, ..BOUNDS });
+    let urgent = Lane::Free { priority: Priority::High, retry: true };
+    let offered = [
+        ready(1, 1),
+        ready(1, 2),
+        Ready { lane: urgent, ..ready(1, 3) },
+        Ready { lane: Lane::Ordered("a".into()), ..ready(1, 4) },
+        ready(2, 5),
+        of_tenant("other", ready(3, 6)),
+        of_tenant("other", ready(3, 7)),
+    ];
+    for ready in offered {
+        assert!(offer(&dispatch, ready, 1).is_some());
+    }
+    let mine = dispatch.held(&TenantId::default());
+    assert_eq!(mine, Held { queued: vec![(webhook(1), [1, 2, 0])], in_flight: 2 });
+    let others = dispatch.held(&TenantId::parse("other").unwrap());
+    assert_eq!(others, Held { queued: vec![(webhook(3), [0, 1, 0])], in_flight: 1 });
+    assert_eq!(dispatch.held(&TenantId::parse("nobody").unwrap()), Held::default());
+}
+
+#[test]
 fn a_tenants_own_cap_holds() {
     let dispatch = Dispatch::new(Bounds { max_in_flight: 100, max_items: 100, ..BOUNDS });
     let mut sent = 0;
