@@ -20,6 +20,9 @@ command -v cargo >/dev/null || { echo "error: there is no Rust toolchain; instal
 command -v cc >/dev/null || install gcc libc6-dev
 command -v curl >/dev/null || install curl
 python3 -c 'import venv, ensurepip' 2>/dev/null || install python3 python3-venv
+# The dashboard's tests drive a real browser.
+command -v node >/dev/null && command -v npm >/dev/null || install nodejs npm
+command -v chromium >/dev/null || install chromium
 if ! command -v postgres >/dev/null && ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; then
     # Tests start servers of their own, so Debian need not make and start one with the package.
     settings=/etc/postgresql-common/createcluster.conf

@@ -5,6 +5,7 @@
 // A test that cannot go on should panic.
 #![allow(clippy::unwrap_used)]
 
+pub mod browser;
 pub mod fleet;
 pub mod ways;
 

@@ -1,6 +1,7 @@
 //! What the tests of Redrive share: receivers that answer as told or behave badly on purpose, the real
 //! binary as a process, a small client for its API, PostgreSQL servers, a proxy that breaks connections,
-//! a scripted name server, canaries that nobody may reach, and Python for the official verifiers.
+//! a scripted name server, canaries that nobody may reach, Python for the official verifiers, and Node.js for
+//! browsers.
 //!
 //! For tests alone: everything here panics with a helpful message where a service would return an error.
 
@@ -12,6 +13,8 @@ pub mod browser;
 mod canary;
 pub mod dns;
 pub mod hostile;
+mod made;
+pub mod node;
 pub mod postgres;
 pub mod proxy;
 pub mod python;
@@ -30,6 +33,7 @@ pub use browser::{Browser, FORM};
 pub use canary::Canary;
 pub use dns::{Dns, Say};
 pub use hostile::{Hostile, Hostility};
+pub use node::node_with;
 pub use postgres::{Database, Postgres};
 pub use proxy::Proxy;
 pub use python::python_with;

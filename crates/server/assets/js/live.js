@@ -3,6 +3,8 @@ import { showTimes } from "./times.js";
 import { morph } from "./morph.js";
 
 const state = document.getElementById("live-state");
+/** How long to wait before listening again where the browser itself has given up, in milliseconds. */
+const AGAIN = 5000;
 
 function say(kind, words) {
   state.hidden = false;
@@ -26,12 +28,17 @@ export function live() {
   const main = document.getElementById("main");
   if (!main || !marks(main)) return;
   let source = null;
+  let again = 0;
 
   const open = () => {
     if (source) return;
     source = new EventSource(`/dashboard/live?page=${encodeURIComponent(location.pathname + location.search)}`);
     source.addEventListener("open", () => say("on", "Live"));
-    source.addEventListener("error", () => say("off", "Reconnecting"));
+    source.addEventListener("error", () => {
+      say("off", "Reconnecting");
+      // Browsers come back by themselves to a server that was away, but not to one that refused them.
+      if (source?.readyState === EventSource.CLOSED) refused();
+    });
     source.addEventListener("part", (event) => {
       const found = marks(main);
       if (!found) return;
@@ -43,8 +50,15 @@ export function live() {
     });
   };
   const close = () => {
+    clearTimeout(again);
     source?.close();
     source = null;
+  };
+  const refused = async () => {
+    close();
+    const page = await fetch(location.href, { redirect: "manual" }).catch(() => null);
+    if (page?.type === "opaqueredirect") say("off", "Logged out. Reload to log in.");
+    else again = setTimeout(follow, AGAIN);
   };
 
   // A page that nobody sees costs nobody anything.

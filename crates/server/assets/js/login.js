@@ -1,8 +1,13 @@
 // A link has its key after the "#", where no server sees it: it is taken from there and sent once.
-const key = decodeURIComponent(location.hash.slice(1));
-if (key) {
+function useLink() {
+  const key = decodeURIComponent(location.hash.slice(1));
+  if (!key) return;
   history.replaceState(null, "", location.pathname + location.search);
   const form = document.getElementById("login");
   form.elements.key.value = key;
   form.requestSubmit();
 }
+
+useLink();
+// A link that is followed while this page is open already loads nothing anew.
+addEventListener("hashchange", useLink);

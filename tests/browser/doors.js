@@ -1,0 +1,72 @@
+// Coming in with a key or a link, going out, and the theme that somebody has chosen.
+"use strict";
+const { assert, story } = require("./lib");
+
+story(async (stage) => {
+  const visitor = await stage.visitor({ colorScheme: "light" });
+  const page = await visitor.tab();
+  const logIn = async (key) => {
+    await page.getByLabel("API key").fill(key);
+    await page.getByRole("button", { name: "Log in" }).click();
+  };
+
+  await stage.scene("a wrong key is told in words", async () => {
+    visitor.allow(/status of 401/);
+    await page.goto("/dashboard");
+    await logIn("rdk_wrong");
+    await page.getByRole("alert").getByText("not valid").waitFor();
+    assert.match(page.url(), /\/dashboard\/login/);
+  });
+
+  await stage.scene("whoever is asked for a key goes on where they wanted", async () => {
+    await page.goto(`${stage.home}/deliveries?status=dead`);
+    await logIn(stage.key);
+    await page.getByRole("heading", { name: "Deliveries" }).waitFor();
+    assert.equal(page.url(), `${stage.url}${stage.home}/deliveries?status=dead`);
+    assert.equal(await page.getByLabel("Status").inputValue(), "dead");
+  });
+
+  await stage.scene("no script can read the session", async () => {
+    assert.equal(await page.evaluate(() => document.cookie), "");
+    assert.ok(!(await page.content()).includes(stage.key));
+  });
+
+  await stage.scene("the theme that was chosen stays", async () => {
+    const theme = () => page.evaluate(() => getComputedStyle(document.documentElement).colorScheme);
+    const toggle = page.getByRole("button", { name: "Switch between light and dark" });
+    assert.equal(await theme(), "light");
+    await toggle.click();
+    assert.equal(await theme(), "dark");
+    await page.reload();
+    assert.equal(await theme(), "dark");
+    await toggle.click();
+    assert.equal(await theme(), "light");
+  });
+
+  await stage.scene("whoever has logged out is asked again, also when going back", async () => {
+    await page.getByRole("button", { name: "Log out" }).click();
+    await page.getByLabel("API key").waitFor();
+    await page.goto(`${stage.home}/deliveries`);
+    await page.getByLabel("API key").waitFor();
+    await page.goBack();
+    await page.getByLabel("API key").waitFor();
+  });
+
+  await stage.scene("a link logs in, and its key is neither in the address nor sent in one", async () => {
+    const seen = [];
+    page.on("request", (request) => seen.push(request.url()));
+    await page.goto(`/dashboard/login#${stage.key}`);
+    await page.getByRole("navigation", { name: "Rooms" }).waitFor();
+    assert.ok(!page.url().includes(stage.key), page.url());
+    assert.ok(seen.length > 3 && seen.every((url) => !url.split("#")[0].includes(stage.key)), seen.join(" "));
+    // Nor does the browser remember it.
+    await page.goBack();
+    assert.ok(!page.url().includes(stage.key), page.url());
+  });
+
+  await stage.scene("a link that is not good any more says so", async () => {
+    await page.goto("/portal#rdp_over");
+    await page.getByRole("alert").getByText("not valid").waitFor();
+    assert.ok(!page.url().includes("rdp_over"), page.url());
+  });
+});
