@@ -139,13 +139,14 @@ impl Chart<'_> {
         let mut svg = Svg::default();
         let label = self.in_words(rows, scale);
         let height = num(ABOVE + HIGH + BELOW);
-        svg.open("svg", &[("class", "chart"), ("height", &height), ("role", "img"), ("aria-label", &label)]);
-        for level in &scale.levels {
-            let y = num(ABOVE + scale.y(*level) + 4.0);
-            svg.text("text", &[("class", "level"), ("x", "40"), ("y", &y)], &self.unit.brief(*level));
-        }
+        let class = "chart scaled";
+        svg.open("svg", &[("class", class), ("height", &height), ("role", "img"), ("aria-label", &label)]);
         let above = num(ABOVE);
-        svg.open("svg", &[("class", "plot"), ("x", "48"), ("y", &above), ("height", &num(HIGH + BELOW))]);
+        svg.open("svg", &[("y", &above), ("height", &num(HIGH + BELOW))]);
+        for level in &scale.levels {
+            let y = num(scale.y(*level) + 4.0);
+            svg.text("text", &[("class", "level"), ("x", "-8"), ("y", &y)], &self.unit.brief(*level));
+        }
         for level in &scale.levels {
             let y = num(scale.y(*level).round() + 0.5);
             let kind = if *level > 0.0 { "grid-line" } else { "axis" };

@@ -168,9 +168,9 @@ fn about_failures(hour: &Rollup, failing_since: Option<Time>) -> Option<Notice> 
     let failed = hour.failures();
     let title = format!("{failed} of {} attempts failed in the last hour", hour.attempts);
     let (what, todo) = advice(worst);
-    let mostly = if hour.by_category[worst as usize] < failed { "Mostly: " } else { "" };
+    let mostly = if hour.by_category[worst as usize] < failed { "Mostly" } else { "Always" };
     is_trouble.then(|| {
-        Notice::new("bad", title, format!("{mostly}{what}. {todo}."))
+        Notice::new("bad", title, format!("{mostly}: {what}. {todo}."))
             .at("Nothing has succeeded since", failing_since)
     })
 }
