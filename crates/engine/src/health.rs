@@ -15,7 +15,7 @@ use redrive_core::{
     health::Rollup,
     traffic::{Ended, Grain, Traffic},
 };
-use redrive_store::{Failures, MinuteRollup, StoreError, TenantRollup};
+use redrive_store::{Answer, Failures, MinuteRollup, StoreError, TenantRollup};
 
 use crate::{Engine, Inner, ids::ById, registry::Hook};
 
@@ -270,7 +270,7 @@ impl Inner {
     }
 
     /// Looks at what is here and in the store, again if something went from one to the other meanwhile.
-    async fn steadily<T>(&self, look: impl AsyncFn() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    async fn steadily<'a, T>(&self, look: impl Fn() -> Answer<'a, T>) -> Result<T, StoreError> {
         for _ in 1..LOOKS {
             let before = self.health.steps.load(SeqCst);
             let seen = look().await?;
@@ -292,12 +292,14 @@ impl Engine {
         from: Time,
     ) -> Result<Vec<(Time, Traffic)>, StoreError> {
         let (inner, tenant, from) = (&self.0, &tenant, grain.start(from));
-        let look = async || {
-            let counted = inner.health.traffic_of(tenant).into_iter();
-            let counted = counted.map(|(minute, counted)| (grain.start(minute), counted));
-            let mut traffic = inner.store.traffic(tenant.clone(), grain, from).await?;
-            traffic.extend(counted.filter(|(start, _)| *start >= from));
-            Ok(traffic)
+        let look = || -> Answer<'_, _> {
+            Box::pin(async move {
+                let counted = inner.health.traffic_of(tenant).into_iter();
+                let counted = counted.map(|(minute, counted)| (grain.start(minute), counted));
+                let mut traffic = inner.store.traffic(tenant.clone(), grain, from).await?;
+                traffic.extend(counted.filter(|(start, _)| *start >= from));
+                Ok(traffic)
+            })
         };
         inner.steadily(look).await
     }
@@ -306,15 +308,17 @@ impl Engine {
     /// minutes of webhooks with a failure.
     pub async fn failures(&self, tenant: TenantId, from: Time, most: usize) -> Result<Failures, StoreError> {
         let (inner, tenant, from) = (&self.0, &tenant, minute_of(from));
-        let look = async || {
-            let counted = inner.health.failures_of(tenant, from);
-            let Failures { by_webhook, only_since } =
-                inner.store.failures(tenant.clone(), from, most).await?;
-            let mut sums: HashMap<WebhookId, u64> = HashMap::with_capacity(by_webhook.len());
-            for (webhook, failures) in by_webhook.into_iter().chain(counted) {
-                *sums.entry(webhook).or_default() += failures;
-            }
-            Ok(Failures { by_webhook: sums.into_iter().collect(), only_since })
+        let look = || -> Answer<'_, _> {
+            Box::pin(async move {
+                let counted = inner.health.failures_of(tenant, from);
+                let Failures { by_webhook, only_since } =
+                    inner.store.failures(tenant.clone(), from, most).await?;
+                let mut sums: HashMap<WebhookId, u64> = HashMap::with_capacity(by_webhook.len());
+                for (webhook, failures) in by_webhook.into_iter().chain(counted) {
+                    *sums.entry(webhook).or_default() += failures;
+                }
+                Ok(Failures { by_webhook: sums.into_iter().collect(), only_since })
+            })
         };
         inner.steadily(look).await
     }
@@ -326,11 +330,13 @@ impl Engine {
         from: Time,
     ) -> Result<Vec<MinuteRollup>, StoreError> {
         let (inner, webhooks, from) = (&self.0, &webhooks, minute_of(from));
-        let look = async || {
-            let counted = inner.health.of(webhooks);
-            let mut rollups = inner.store.rollups(webhooks.clone(), from).await?;
-            rollups.extend(counted.into_iter().filter(|one| one.minute >= from));
-            Ok(rollups)
+        let look = || -> Answer<'_, _> {
+            Box::pin(async move {
+                let counted = inner.health.of(webhooks);
+                let mut rollups = inner.store.rollups(webhooks.clone(), from).await?;
+                rollups.extend(counted.into_iter().filter(|one| one.minute >= from));
+                Ok(rollups)
+            })
         };
         inner.steadily(look).await
     }
