@@ -29,8 +29,6 @@ pub(super) enum Line {
     Blocked {
         /// From when on.
         since: Time,
-        /// Until when; none while it does.
-        until: Option<Time>,
         /// Why, in words.
         words: String,
     },
@@ -77,8 +75,8 @@ pub(super) struct Bar {
     pub(super) tip: String,
 }
 
-/// The colour of an attempt.
 impl Tried {
+    /// The colour of an attempt.
     pub(super) fn tone(&self) -> &'static str {
         match self.status {
             AttemptStatus::Success => "good",
@@ -100,9 +98,7 @@ pub(super) fn timeline(history: History, event: &Event, asked: Option<u32>) -> (
     let mut lines = Vec::new();
     for entry in history.entries.into_iter().rev().take(MOST) {
         lines.push(match entry {
-            Entry::Blocked(blocked) => {
-                Line::Blocked { since: blocked.since, until: blocked.until, words: blocked.words() }
-            }
+            Entry::Blocked(blocked) => Line::Blocked { since: blocked.since, words: blocked.words() },
             Entry::Attempt(stored) => {
                 let is_asked = asked == Some(stored.attempt.number);
                 let is_newest = in_full == IN_FULL;
