@@ -136,7 +136,7 @@ async fn what_is_written_is_checked_as_the_api_would_and_nothing_is_stored() {
         (json!({"secret": "short"}), "secret"),
     ] {
         let answer = check(&browser, &path, body.clone()).await;
-        assert_eq!(answer.status, 400, "{body}");
+        assert_eq!(answer.status, 200, "{body}");
         let problem = answer.json();
         assert!(problem["field"].as_str().unwrap().starts_with(field), "{body}: {problem}");
     }
@@ -146,7 +146,7 @@ async fn what_is_written_is_checked_as_the_api_would_and_nothing_is_stored() {
     let path = format!("{path}?id={}", known["id"].as_str().unwrap());
     assert_eq!(check(&browser, &path, json!({"headers": {"x-a": "[redacted]"}})).await.status, 204);
     let unknown = check(&browser, &path, json!({"headers": {"x-b": "[redacted]"}})).await;
-    assert_eq!(unknown.json()["field"], "headers.x-b");
+    assert_eq!(unknown.expect(200)["field"], "headers.x-b");
 }
 
 #[tokio::test]
@@ -169,7 +169,7 @@ async fn the_check_is_for_those_who_may_change_things_and_from_pages_of_ours_alo
     let theirs = redrive.api().post("/v1/webhooks", theirs).await.expect(201);
     let theirs = format!("{path}?id={}", theirs["id"].as_str().unwrap());
     assert_eq!(browser.call(own, "POST", &theirs, body).await.status, 404);
-    assert_eq!(browser.call(own, "POST", &path, body).await.status, 400, "all is there");
+    assert_eq!(browser.call(own, "POST", &path, body).await.expect(200)["field"], "url", "all is there");
     let reader = Browser::of(&redrive, &key_of(&redrive, "acme", &["read"]).await).await;
     assert_eq!(reader.call(own, "POST", &path, body).await.status, 403);
 }
@@ -233,7 +233,7 @@ async fn a_failing_endpoint_is_explained_and_its_circuit_can_be_reset_from_the_p
         "1 of 1 calls had failed, mostly with server error",
         "1 of 1 attempts failed in the last hour",
         "answers with an error of its own (5xx)",
-        "The circuit was open 1 times in the last 24 hours",
+        "The circuit was open once in the last 24 hours",
         "failed: 1",
         "order.created",
         "Attempt 2 is never made",
@@ -258,7 +258,7 @@ async fn states_are_told_in_words_with_the_way_out() {
     api.publish("order.created", json!({})).await;
     let html = browser.page(&page).await;
     assert!(html.contains("<b>Paused.</b>") && html.contains(&format!("POST /v1/webhooks/{id}/resume")));
-    assert!(html.contains("<b>1</b> waits for somebody to resume their webhook"), "{html}");
+    assert!(html.contains("<b>1</b> waits for somebody to resume its webhook"), "{html}");
     assert!(!html.contains("data-dialog=\"test\""), "a test would only wait");
     api.post(&format!("/v1/webhooks/{id}/disable"), json!({})).await.expect(200);
     let html = browser.page(&page).await;

@@ -175,7 +175,8 @@ async function check() {
   const mine = ++turn;
   let problem = null;
   try {
-    await call("POST", `${base}/check${id ? `?id=${id}` : ""}`, toSend());
+    // Nothing, or what is wrong.
+    problem = await call("POST", `${base}/check${id ? `?id=${id}` : ""}`, toSend());
   } catch (found) {
     problem = found;
   }
@@ -184,7 +185,7 @@ async function check() {
   const field = (problem?.field ?? "").replace(/\[.*$/, "");
   const isTouched = [...touched].some((name) => field === name || field.startsWith(`${name}.`) || name.startsWith(`${field}.`));
   if (problem?.field && isTouched) fault(problem);
-  checked.textContent = problem ? (problem.field ? "" : problem.message ?? "") : "Looks good.";
+  checked.textContent = problem ? (problem.field ? "" : problem.detail ?? "") : "Looks good.";
 }
 
 /** Notes that a field has changed, and has all of them checked when nobody has typed for a moment. */

@@ -394,15 +394,14 @@ fn bar(svg: &mut Svg, tone: &str, x: f64, width: f64, top: f64, bottom: f64) {
 
 /// A line through points, interrupted where there are none.
 fn line(svg: &mut Svg, tone: &str, points: impl Iterator<Item = Option<(f64, f64)>>) {
-    let class = format!("line {tone}");
     let mut part: Vec<(f64, f64)> = Vec::new();
     let end = |svg: &mut Svg, part: &mut Vec<(f64, f64)>| {
         // A line of no length has round ends: a dot.
-        if let [(x, y)] = part[..] {
-            part.push((x, y));
-        }
+        let alone = part.len() == 1;
+        part.extend(part.first().copied().filter(|_| alone));
         if !part.is_empty() {
             let points: Vec<String> = part.iter().map(|(x, y)| format!("{},{}", num(*x), num(*y))).collect();
+            let class = if alone { format!("line {tone} alone") } else { format!("line {tone}") };
             svg.leaf(
                 "polyline",
                 &[("class", &class), ("points", &points.join(" ")), ("vector-effect", "non-scaling-stroke")],

@@ -49,7 +49,10 @@ fn lines_are_interrupted_where_nothing_is_known() {
     let row = |values| Series { name: "p50", tone: "one", values };
     let svg = chart(Unit::Millis).lines(&[row(vec![Some(10.0), None, Some(20.0)])]).to_string();
     assert_eq!(svg.matches("<polyline").count(), 2, "{svg}");
-    assert!(svg.contains(r#"points="166.67,75 166.67,75""#), "alone it is a dot: {svg}");
+    assert!(
+        svg.contains(r#"class="line one alone" points="166.67,75 166.67,75""#),
+        "alone it is a dot: {svg}"
+    );
     assert!(svg.contains("p50: 20 ms"), "{svg}");
     let svg = chart(Unit::Millis).lines(&[row(vec![Some(10.0), Some(5.0), Some(20.0)])]).to_string();
     assert_eq!(svg.matches("<polyline").count(), 1, "{svg}");

@@ -76,7 +76,7 @@ pub(super) fn open_times(periods: &[Period], now: Time) -> Svg {
     let bands: Vec<Band<'_>> = periods.iter().map(band).collect();
     let title = match bands.len() {
         0 => "The circuit was not open in the last 24 hours".to_owned(),
-        n => format!("The circuit was open {n} times in the last 24 hours, drawn over time"),
+        n => format!("The circuit was open {} in the last 24 hours, drawn over time", say::times(n)),
     };
     chart::bands(&title, now.back(DAY), now, &bands)
 }
@@ -126,7 +126,7 @@ pub(super) fn schedule(policy: &RetryPolicy) -> Svg {
         })
         .collect();
     let last = dots.last().map_or(Duration::ZERO, |dot| dot.at);
-    let title = format!("{} attempts over {}, on a scale that grows", dots.len(), words::span(last));
+    let title = format!("{} attempts over {}, on a scale that grows", dots.len(), exact(last));
     chart::schedule(&title, &dots)
 }
 
@@ -134,7 +134,18 @@ pub(super) fn schedule(policy: &RetryPolicy) -> Svg {
 fn after(at: Duration) -> String {
     match at {
         Duration::ZERO => "at once".to_owned(),
-        at => words::span(at),
+        at => exact(at),
+    }
+}
+
+/// A length of time, with its fraction where that matters.
+pub(super) fn exact(length: impl Borrow<Duration>) -> String {
+    match *length.borrow() {
+        length if length < Duration::from_secs(1) => format!("{} ms", length.as_millis()),
+        length if length < Duration::from_secs(60) && length.subsec_millis() > 0 => {
+            format!("{:.1} s", length.as_secs_f64())
+        }
+        length => words::span(length),
     }
 }
 
@@ -142,7 +153,7 @@ fn after(at: Duration) -> String {
 pub(super) fn after_event(at: impl Borrow<Duration>) -> String {
     match *at.borrow() {
         Duration::ZERO => "at once".to_owned(),
-        at => format!("{} after the event", words::span(at)),
+        at => format!("{} after the event", exact(at)),
     }
 }
 
@@ -166,6 +177,12 @@ mod tests {
             self::steps(&hasty).iter().filter(|step| step.never).map(|step| step.number).collect();
         assert_eq!(never, [5, 6, 7, 8, 9, 10]);
         assert!(schedule(&hasty).to_string().contains("Attempt 5 is never made"));
+    }
+
+    #[test]
+    fn fractions_are_told_where_they_matter() {
+        let exact = [0, 500, 1_000, 2_500, 61_500].map(|ms| exact(Duration::from_millis(ms)));
+        assert_eq!(exact, ["0 ms", "500 ms", "1 s", "2.5 s", "1 min 1 s"]);
     }
 
     #[test]

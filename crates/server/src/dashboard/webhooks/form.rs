@@ -4,6 +4,7 @@ use askama::Template;
 use axum::{
     extract::{Path, State},
     http::StatusCode,
+    response::{IntoResponse, Response},
 };
 use redrive_core::{TenantId, WebhookId, webhook::Webhook};
 use redrive_store::PageRequest;
@@ -80,18 +81,28 @@ pub(crate) struct Which {
     id: Option<WebhookId>,
 }
 
-/// Says what is wrong with what is written so far, as the API would. Nothing is stored.
+/// Says what is wrong with what is written so far, as the API would: 204 if nothing is, or else the problem. That it
+/// was found is no failure of the request, so it comes with 200. Nothing is stored.
 pub(in crate::dashboard) async fn check(
     State(app): State<AppState>,
     May(caller, _): May<Manages>,
     Path(tenant): Path<String>,
     Query(which): Query<Which>,
-    Json(input): Json<WebhookInput>,
-) -> Result<StatusCode, Problem> {
+    input: Result<Json<WebhookInput>, Problem>,
+) -> Result<Response, Problem> {
     let tenant = caller.acts_for(Some(&tenant)).map_err(|_| AppError::NotFound("tenant"))?;
     let tenant = app.acts_for(&caller, Some(tenant.as_str())).await?;
-    check_written(&app, tenant, which.id, &input).await?;
-    Ok(StatusCode::NO_CONTENT)
+    let checked = match input {
+        Ok(Json(input)) => check_written(&app, tenant, which.id, &input).await,
+        Err(problem) => Err(problem),
+    };
+    match checked {
+        Ok(()) => Ok(StatusCode::NO_CONTENT.into_response()),
+        Err(problem) if problem.status == StatusCode::BAD_REQUEST => {
+            Ok((StatusCode::OK, problem).into_response())
+        }
+        Err(problem) => Err(problem),
+    }
 }
 
 #[cfg(test)]

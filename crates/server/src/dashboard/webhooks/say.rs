@@ -94,8 +94,10 @@ fn about_state(state: &WebhookState) -> Option<Notice> {
         WebhookState::PendingVerification(verification) => {
             let asked = match (verification.tries, &verification.last_error) {
                 (0, _) => "It is about to be asked.".to_owned(),
-                (tries, None) => format!("It was asked {tries} times."),
-                (tries, Some(error)) => format!("It was asked {tries} times; the last time: {error}."),
+                (tries, None) => format!("It was asked {}.", times(tries as usize)),
+                (tries, Some(error)) => {
+                    format!("It was asked {}; the last time: {error}.", times(tries as usize))
+                }
             };
             let text = format!(
                 "Nothing is sent until the endpoint has echoed the challenge that it was sent. {asked}"
@@ -149,6 +151,14 @@ fn about_circuit(circuit: &CircuitView) -> Option<Notice> {
                 circuit.half_open_attempts, circuit.half_open_successes
             ),
         )),
+    }
+}
+
+/// How often, in words.
+pub(super) fn times(n: usize) -> String {
+    match n {
+        1 => "once".to_owned(),
+        n => format!("{n} times"),
     }
 }
 
@@ -218,6 +228,11 @@ fn advice(category: FailureCategory) -> (&'static str, &'static str) {
     }
 }
 
+/// What one delivery waits for, by its name in the API.
+pub(super) fn it_waits_for(name: &str) -> String {
+    words::waiting_for(name).replace("before them", "before it").replace("their", "its")
+}
+
 /// When a circuit opens, and when it is tried again.
 pub(super) fn breaker(policy: &BreakerPolicy) -> String {
     if !policy.enabled {
@@ -280,8 +295,8 @@ pub(super) fn ordering(ordering: Ordering) -> &'static str {
 /// How requests are signed.
 pub(super) fn scheme(scheme: Scheme) -> &'static str {
     match scheme {
-        Scheme::Standard => "Standard Webhooks v1 (HMAC-SHA256)",
-        Scheme::StandardEd25519 => "Standard Webhooks v1a (Ed25519)",
+        Scheme::Standard => "v1: HMAC-SHA256, a shared secret",
+        Scheme::StandardEd25519 => "v1a: Ed25519, a public key",
     }
 }
 
@@ -300,7 +315,7 @@ pub(super) fn facts(spec: &WebhookSpec) -> Vec<(&'static str, String)> {
     let mut facts = vec![
         ("Event types", list(&events)),
         ("Body", format(spec.payload_format).to_owned()),
-        ("Signed by", scheme(spec.signature.scheme).to_owned()),
+        ("webhook-signature", scheme(spec.signature.scheme).to_owned()),
         ("X-Webhook-Signature", header_form(spec.signature.header_form).to_owned()),
         ("Order", ordering(spec.ordering_guarantee).to_owned()),
         (
