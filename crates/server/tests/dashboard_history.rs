@@ -8,21 +8,24 @@ const T: &str = "/dashboard/t/default";
 const SCRIPT: &str = "<script>alert(1)</script>";
 const INERT: &str = "&#60;script&#62;alert(1)&#60;/script&#62;";
 
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+fn rows(page: &Value) -> &[Value] {
+    page["data"].as_array().map_or(&[], Vec::as_slice)
+}
+
 fn id(of: &Value) -> &str {
-    of["id"].as_str().unwrap()
+    text(&of["id"])
 }
 
 /// Publishes an event and waits until a delivery of it is over. Gives the event's id and the delivery.
 async fn over(api: &Api, event: Value) -> (String, Value) {
     let event = api.post("/v1/events", event).await.expect(202);
-    let event = event["id"].as_str().or(event["event_id"].as_str()).unwrap().to_owned();
-    let is_over = |page: &Value| {
-        page["data"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .any(|one| one["status"] == "delivered" || one["status"] == "dead")
-    };
+    let event = id(&event).to_owned();
+    let is_over =
+        |page: &Value| rows(page).iter().any(|one| one["status"] == "delivered" || one["status"] == "dead");
     let page = api.eventually("it is over", &format!("/v1/deliveries?event_id={event}"), is_over).await;
     (event, page["data"][0].clone())
 }
@@ -34,7 +37,7 @@ async fn impatient(api: &Api, url: &str) -> Value {
 
 async fn portal(redrive: &Redrive, tenant: &str) -> Browser {
     let session = redrive.api().post("/v1/portal-sessions", json!({"tenant_id": tenant})).await.expect(201);
-    Browser::of(redrive, session["token"].as_str().unwrap()).await
+    Browser::of(redrive, text(&session["token"])).await
 }
 
 /// No page has a script or a handler of its own, whatever was sent or answered.
@@ -182,21 +185,21 @@ async fn listings_are_filtered_and_paged_and_their_addresses_can_be_shared() {
         api.post("/v1/events", event).await.expect(202);
     }
     let delivered = format!("/v1/deliveries?webhook_id={}&status=delivered&limit=100", id(&first));
-    api.eventually("all arrived", &delivered, |page| page["data"].as_array().unwrap().len() == 30).await;
+    api.eventually("all arrived", &delivered, |page| rows(page).len() == 30).await;
 
-    let rows = |html: &str| html.matches("<tr id=\"dlv_").count();
+    let shown = |html: &str| html.matches("<tr id=\"dlv_").count();
     let filter = format!("webhook_id={}&status=delivered&subject=&status_code=", id(&first));
     let page = browser.page(&format!("{T}/deliveries?{filter}")).await;
-    assert_eq!(rows(&page), 25);
+    assert_eq!(shown(&page), 25);
     assert!(page.contains(&format!("<option value=\"{}\" selected>", id(&first))), "{page}");
     let (_, next) = page.split_once("rel=\"next\" href=\"").unwrap();
     let next = next.split('"').next().unwrap().replace("&#38;", "&");
     assert!(next.contains("status=delivered") && !next.contains("subject="), "{next}");
     let page = browser.page(&next).await;
-    assert_eq!(rows(&page), 5);
+    assert_eq!(shown(&page), 5);
     assert!(page.contains("Newest") && !page.contains("rel=\"next\""));
     let page = browser.page(&format!("{T}/deliveries?subject=s-1&status_code=2xx")).await;
-    assert_eq!(rows(&page), 15);
+    assert_eq!(shown(&page), 15);
     assert!(page.contains("cannot heed this part of the filter: subject, status code"), "{page}");
     let events = browser.page(&format!("{T}/events?subject=s-0&event_type=a.b")).await;
     assert_eq!(events.matches("<tr id=\"evt_").count(), 15);
@@ -230,7 +233,7 @@ async fn dead_letters_are_grouped_counted_and_sent_again_in_bulk() {
     for _ in 0..3 {
         api.publish("order.created", json!({})).await;
     }
-    let dead = |page: &Value| page["data"].as_array().unwrap().len() == 3;
+    let dead = |page: &Value| rows(page).len() == 3;
     api.eventually("all are dead", "/v1/dlq", dead).await;
     let path = format!("{T}/dead");
     let page = browser.page(&path).await;
@@ -362,7 +365,7 @@ async fn nobody_sees_the_history_of_others_and_a_customer_only_what_it_may() {
     own.expect(201);
     let event =
         api.post("/v1/events?tenant_id=acme", json!({"event_type": "c.d", "data": "own"})).await.expect(202);
-    let event = event["id"].as_str().or(event["event_id"].as_str()).unwrap().to_owned();
+    let event = id(&event).to_owned();
     let page = customer.page(&format!("/dashboard/t/acme/events/{event}")).await;
     assert!(page.contains("own") && page.contains("/replay") && !page.contains("/erase"), "{page}");
 
