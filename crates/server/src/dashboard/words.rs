@@ -127,7 +127,7 @@ pub(super) fn query(name: &str, value: &str) -> String {
 }
 
 /// The end of an id, enough to tell two apart on one page.
-pub(super) fn short_id(id: impl ToString) -> String {
+pub(super) fn short_id(id: &(impl ToString + ?Sized)) -> String {
     let id = id.to_string();
     let at = id.len().saturating_sub(8);
     format!("…{}", id.get(at..).unwrap_or(&id))
