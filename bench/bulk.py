@@ -107,8 +107,8 @@ def seed(server, letters):
 
 
 def dead(server):
-    counted = server.call("POST", "/v1/dlq/retry-batch", {"dry_run": True})[1]
-    return counted["total"] if counted["complete"] else 0
+    figures = server.call("GET", "/metrics", key=False)[1].decode()
+    return next(int(line.split()[1]) for line in figures.splitlines() if line.startswith("webhook_dlq_size "))
 
 
 def retry(server, options):
@@ -163,14 +163,16 @@ async def main():
     parser.add_argument("--rate", type=int, default=1_000, help="0: as fast as it goes")
     parser.add_argument("--kills", type=int, default=2)
     parser.add_argument("--database-url")
+    parser.add_argument("--home", help="a folder with the dead letters of an earlier run, which was cut short")
     options = parser.parse_args()
     options.bin = os.path.abspath(options.bin)
-    home = tempfile.mkdtemp(prefix="redrive-bulk-", dir=os.environ.get("RB_DIR"))
+    home = options.home or tempfile.mkdtemp(prefix="redrive-bulk-", dir=os.environ.get("RB_DIR"))
     loop = asyncio.get_running_loop()
     await loop.create_server(Receiver, "127.0.0.1", 18091)
     server = await asyncio.to_thread(Server, options, home)
     try:
-        await asyncio.to_thread(seed, server, options.letters)
+        if not options.home:
+            await asyncio.to_thread(seed, server, options.letters)
         await asyncio.to_thread(server.kill, signal.SIGTERM)
         await asyncio.to_thread(server.start)
         server.peak, options.before = 0, server.memory()

@@ -31,7 +31,7 @@ use redrive_engine::{
     Draft, Engine, Settings,
     clock::{self, Clock},
 };
-use redrive_server::app::{App, Keys, Rules, overview::Overview};
+use redrive_server::app::{App, Keys, Rules, about::Identity, overview::Overview, session::Sessions};
 use redrive_store::{
     PageRequest, Store, Tenant, postgres,
     sqlite::{self, Sqlite},
@@ -82,8 +82,17 @@ async fn house(store: Arc<dyn Store>, keep: Box<dyn Any>) -> House {
         audit_retention: Duration::from_secs(3600),
         pools: Vec::new(),
         retry: RetryPolicy::default(),
+        public_url: None,
+        demo: false,
+        identity: Identity {
+            node: "test".into(),
+            store: "a store".into(),
+            started_at: START,
+            settings: Vec::new(),
+        },
     };
-    House { app: App::new(engine, keys, rules, metrics), clock, store, _keep: keep }
+    let sessions = Sessions::new(redrive_testkit::vault());
+    House { app: App::new(engine, keys, sessions, rules, metrics), clock, store, _keep: keep }
 }
 
 impl House {

@@ -5,14 +5,14 @@ const PATIENCE = 90_000;
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 /** Tells something in a box of the page: words, a colour, and a link if there is one. */
-export function tell(box, kind, words, link) {
+export function tell(box, kind, words, link, says = "See the delivery") {
   box.hidden = false;
   box.className = `result notice ${kind}`;
   box.textContent = words;
   if (!link) return;
   const anchor = document.createElement("a");
   anchor.href = link;
-  anchor.textContent = "See the delivery";
+  anchor.textContent = says;
   box.append(" ", anchor);
 }
 

@@ -81,7 +81,8 @@ onSubmit(backfill, async (body, box) => {
       `${done.toLocaleString("en")} queued`, `${delivered.toLocaleString("en")} delivered`];
     if (failed_again) parts.push(`${failed_again.toLocaleString("en")} failed`);
     const over = ["completed", "cancelled"].includes(operation.status);
-    tell(box, over ? "good" : "", `${over ? `It is ${operation.status}` : "Under way"}: ${parts.join(", ")}.`);
+    const link = `${location.pathname.split("/").slice(0, 4).join("/")}/operations/${operation.id}`;
+    tell(box, over ? "good" : "", `${over ? `It is ${operation.status}` : "Under way"}: ${parts.join(", ")}.`, link, "See the operation");
     if (over || !backfill.closest("dialog").open) return;
     await new Promise((resolve) => setTimeout(resolve, 1000));
     operation = await call("GET", `/v1/dlq/batch-operations/${operation.id}`);

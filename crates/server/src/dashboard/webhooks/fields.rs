@@ -12,7 +12,7 @@ use redrive_core::{
 };
 use serde::Serialize;
 
-use super::say;
+use super::facts;
 
 /// What may be chosen from a list: its value, and what people read.
 pub(super) type Choices = Vec<(String, &'static str)>;
@@ -183,25 +183,25 @@ impl Fields {
             PayloadFormat::Cloudevents,
             PayloadFormat::CloudeventsBinary,
         ];
-        all.into_iter().map(|format| (name_of(format), say::format(format))).collect()
+        all.into_iter().map(|format| (name_of(format), facts::format(format))).collect()
     }
 
     /// Which deliveries may wait for one another.
     pub(super) fn orderings(&self) -> Choices {
         let all = [Ordering::None, Ordering::PerEventType, Ordering::Strict];
-        all.into_iter().map(|ordering| (name_of(ordering), say::ordering(ordering))).collect()
+        all.into_iter().map(|ordering| (name_of(ordering), facts::ordering(ordering))).collect()
     }
 
     /// How requests may be signed.
     pub(super) fn schemes(&self) -> Choices {
         let all = [Scheme::Standard, Scheme::StandardEd25519];
-        all.into_iter().map(|scheme| (name_of(scheme), say::scheme(scheme))).collect()
+        all.into_iter().map(|scheme| (name_of(scheme), facts::scheme(scheme))).collect()
     }
 
     /// The forms of the second signature.
     pub(super) fn header_forms(&self) -> Choices {
         let all = [HeaderForm::Timestamped, HeaderForm::Sha256];
-        all.into_iter().map(|form| (name_of(form), say::header_form(form))).collect()
+        all.into_iter().map(|form| (name_of(form), facts::header_form(form))).collect()
     }
 
     /// How an endpoint may want to be convinced.
@@ -272,9 +272,7 @@ mod tests {
         spec.headers.insert("x-api-key".into(), Hidden::new("hush"));
         spec.auth = Some(EndpointAuth::Basic { username: "me".into(), password: Hidden::new("hush") });
         let fields = Fields::of(&spec);
-        assert_eq!(
-            (fields.headers, fields.auth, &*fields.auth_username),
-            (vec!["x-api-key".into()], "basic", "me")
-        );
+        assert_eq!(fields.headers, ["x-api-key"]);
+        assert_eq!((&*fields.auth, &*fields.auth_username), ("basic", "me"));
     }
 }

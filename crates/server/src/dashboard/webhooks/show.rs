@@ -14,6 +14,7 @@ use serde::Deserialize;
 
 use super::{
     drawn::{self, Drawn},
+    facts,
     say::{self, Notice},
 };
 use crate::{
@@ -186,7 +187,7 @@ pub(in crate::dashboard) async fn show(
         schedule: drawn::schedule(&retry),
         steps: drawn::steps(&retry),
         retry: say::retry(&retry),
-        facts: say::facts(&webhook.spec),
+        facts: facts::facts(&webhook.spec),
         rotation_due: rotation_due(&webhook.secrets, now),
         filter,
         recent,
