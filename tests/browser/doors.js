@@ -23,7 +23,7 @@ story(async (stage) => {
     await logIn(stage.key);
     await page.getByRole("heading", { name: "Deliveries" }).waitFor();
     assert.equal(page.url(), `${stage.url}${stage.home}/deliveries?status=dead`);
-    assert.equal(await page.getByLabel("Status").inputValue(), "dead");
+    assert.equal(await page.getByRole("combobox", { name: "Status" }).inputValue(), "dead");
   });
 
   await stage.scene("no script can read the session", async () => {

@@ -74,7 +74,7 @@ story(async (stage) => {
 
   await stage.scene("a filter holds for what comes later", async () => {
     await page.getByLabel("Event type").fill("");
-    await page.getByLabel("Status").selectOption("delivered");
+    await page.getByRole("combobox", { name: "Status" }).selectOption("delivered");
     await page.waitForURL(/status=delivered/);
     await says(page, "Live");
     receiver.answer = () => ({ status: 400 });

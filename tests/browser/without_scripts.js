@@ -42,16 +42,35 @@ story(async (stage) => {
   });
 
   await stage.scene("the filter works by its button, and its address can be shared", async () => {
-    await page.getByLabel("Status").selectOption("dead");
+    await page.getByRole("combobox", { name: "Status" }).selectOption("dead");
     await page.getByRole("button", { name: "Show" }).click();
     await page.waitForURL(/status=dead/);
     assert.deepEqual((await types()).sort(), ["order.n0", "order.n20", "order.n40"]);
     const other = await visitor.tab();
     await other.goto(page.url());
-    assert.equal(await other.getByLabel("Status").inputValue(), "dead");
+    assert.equal(await other.getByRole("combobox", { name: "Status" }).inputValue(), "dead");
     assert.equal(await other.getByRole("row").count(), 4);
     await follow(page, page.getByRole("link", { name: "Clear" }));
     assert.equal((await types()).length, 25);
+  });
+
+  await stage.scene("every room can be read, down to single things", async () => {
+    const [delivery] = (await stage.api("GET", "/v1/dlq")).data;
+    const pages = {
+      "": "Overview",
+      "/webhooks": receiver.url,
+      [`/webhooks/${delivery.webhook_id}`]: "Recent deliveries",
+      [`/deliveries/${delivery.id}`]: "the endpoint answered 400",
+      "/events": "order.n59",
+      [`/events/${delivery.event_id}`]: '"fails": true',
+      "/dead": "By cause",
+      "/event-types": "No event types are registered.",
+    };
+    for (const [where, shown] of Object.entries(pages)) {
+      await page.goto(stage.home + where);
+      await page.getByRole("main").getByText(shown).first().waitFor();
+    }
+    await page.goto(`${stage.home}/deliveries`);
   });
 
   await stage.scene("logging out works too", async () => {

@@ -37,9 +37,10 @@ pub async fn play(story: &str, redrive: &mut Redrive) {
         .unwrap_or_else(|error| panic!("node did not start: {error}; on Debian: apt-get install nodejs npm"));
     let mut answers = child.stdin.take().expect("stdin is piped");
     let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
+    let mut said = String::new();
     while let Some(line) = lines.next_line().await.expect("stories print text") {
         let Some(asked) = line.strip_prefix(ASKS) else {
-            println!("{line}");
+            said += &format!("{line}\n");
             continue;
         };
         match asked {
@@ -51,7 +52,7 @@ pub async fn play(story: &str, redrive: &mut Redrive) {
         answers.write_all(b"done\n").await.ok();
     }
     let status = child.wait().await.expect("node can be waited for");
-    assert!(status.success(), "{story} did not go well ({status}); what it said is above");
+    assert!(status.success(), "{story} did not go well ({status}):\n{said}");
 }
 
 /// Where the scripts' packages are.

@@ -37,3 +37,33 @@ async fn text_of_others_stays_text() {
 async fn everybody_can_use_every_page_in_both_themes_and_on_a_phone() {
     on_a_fresh_server("looks").await;
 }
+
+#[tokio::test]
+async fn a_webhook_is_made_and_tried_and_its_events_arrive() {
+    on_a_fresh_server("first_event").await;
+}
+
+#[tokio::test]
+async fn a_failing_endpoint_is_seen_and_its_circuit_reset() {
+    on_a_fresh_server("circuit").await;
+}
+
+#[tokio::test]
+async fn dead_letters_are_sent_again_and_arrive() {
+    on_a_fresh_server("dead_letters").await;
+}
+
+#[tokio::test]
+async fn things_are_found_by_filters_and_pages() {
+    on_a_fresh_server("filters").await;
+}
+
+#[tokio::test]
+async fn a_secret_is_rotated_and_shown_once() {
+    on_a_fresh_server("secrets").await;
+}
+
+#[tokio::test]
+async fn a_portal_shows_its_tenant_alone() {
+    on_a_fresh_server("portal").await;
+}
