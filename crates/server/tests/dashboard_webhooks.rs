@@ -8,13 +8,13 @@ const LIST: &str = "/dashboard/t/default/webhooks";
 const HOSTILE: &str = "\"><script>alert(1)</script><!--/live-->'&{{7*7}}";
 
 fn page_of(webhook: &Value) -> String {
-    format!("{LIST}/{}", webhook["id"].as_str().unwrap_or_default())
+    format!("{LIST}/{}", webhook["id"].as_str().expect("an id"))
 }
 
 async fn key_of(redrive: &Redrive, tenant: &str, scopes: &[&str]) -> String {
     let path = format!("/v1/tenants/{tenant}/api-keys");
     let made = redrive.api().post(&path, json!({"name": "n", "scopes": scopes})).await.expect(201);
-    made["key"].as_str().unwrap_or_default().to_owned()
+    made["key"].as_str().expect("a key").to_owned()
 }
 
 async fn check(browser: &Browser, path: &str, body: Value) -> Answer {

@@ -228,7 +228,9 @@ async fn a_wrong_clock_is_set_right() {
         let at: redrive_core::Time = serde_json::from_value(made["created_at"].clone()).unwrap();
         times.push(at.millis());
     }
-    assert!(times.is_sorted() && times[2] - times[0] < 60_000, "{times:?}");
+    // Each is as right as the time that an answer of the database took.
+    let apart = times.iter().max().unwrap() - times.iter().min().unwrap();
+    assert!(apart < 60_000, "{times:?}");
 }
 
 #[tokio::test]
