@@ -59,10 +59,10 @@ story(async (stage) => {
   });
 
   await stage.scene("only what was not asked for is left", async () => {
-    await page.getByRole("navigation", { name: "Rooms" }).getByRole("link", { name: "Dead letters" }).click();
+    await follow(page, page.getByRole("navigation", { name: "Rooms" }).getByRole("link", { name: "Dead letters" }));
     await page.getByRole("row").filter({ hasText: "shop.closed" }).waitFor();
     assert.equal(await figure("Dead letters").innerText(), "1");
-    await page.getByRole("link", { name: "Bulk operations" }).click();
+    await follow(page, page.getByRole("link", { name: "Bulk operations" }));
     await page.getByRole("row").filter({ hasText: "Retry of dead letters" }).getByText("completed").waitFor();
   });
 

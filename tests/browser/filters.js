@@ -80,7 +80,7 @@ story(async (stage) => {
   });
 
   await stage.scene("an event is found by its subject, its payload can be searched, and it is replayed to one webhook", async () => {
-    await page.getByRole("navigation", { name: "Rooms" }).getByRole("link", { name: "Events", exact: true }).click();
+    await follow(page, page.getByRole("navigation", { name: "Rooms" }).getByRole("link", { name: "Events", exact: true }));
     await page.getByLabel("Subject").fill("customer-3");
     await follow(page, page.getByRole("button", { name: "Show" }));
     assert.equal(await rows().count(), 1);

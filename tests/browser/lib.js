@@ -217,7 +217,7 @@ class Stage {
   }
 }
 
-/** Clicks what leads to another address, and waits until its page is there. */
+/** Clicks what leads to another address, and waits until its page is there with its scripts. */
 async function follow(page, link) {
   const before = page.url();
   await link.click();

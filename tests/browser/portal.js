@@ -30,10 +30,10 @@ story(async (stage) => {
 
   await stage.scene("they see their own webhooks and deliveries, and no rooms of admins", async () => {
     assert.equal(await rooms.getByRole("link", { name: /Tenants|API keys|Audit log|Settings/ }).count(), 0);
-    await rooms.getByRole("link", { name: "Webhooks" }).click();
+    await follow(page, rooms.getByRole("link", { name: "Webhooks" }));
     await page.getByRole("row").filter({ hasText: "Webhook of acme" }).waitFor();
     assert.equal(await page.getByText("Webhook of globex").count(), 0);
-    await rooms.getByRole("link", { name: "Deliveries" }).click();
+    await follow(page, rooms.getByRole("link", { name: "Deliveries" }));
     await page.getByRole("row").filter({ hasText: "acme.created" }).waitFor();
     assert.equal(await page.getByText("globex.created").count(), 0);
   });
@@ -59,13 +59,13 @@ story(async (stage) => {
   });
 
   await stage.scene("they may make a webhook of their own and try it, but publish nothing", async () => {
-    await page.getByRole("link", { name: "New webhook" }).click();
+    await follow(page, page.getByRole("link", { name: "New webhook" }));
     await page.getByLabel("URL", { exact: true }).fill(receiver.url);
     await page.getByLabel("Event types", { exact: true }).fill("acme.*");
     await page.getByRole("button", { name: "Make the webhook" }).click();
     await page.getByRole("button", { name: "Send a test event" }).click();
     await page.getByText(/Delivered: it answered 200/).waitFor();
-    await rooms.getByRole("link", { name: "Event types" }).click();
+    await follow(page, rooms.getByRole("link", { name: "Event types" }));
     await page.getByRole("heading", { name: "Event types" }).waitFor();
     assert.equal(await page.getByRole("link", { name: /Publish|Register/ }).count(), 0);
   });
