@@ -49,8 +49,11 @@ for (const box of form.querySelectorAll("[data-chips]")) {
       event.preventDefault();
     }
   });
-  // What was chosen from the suggestions, and what was left in the field.
-  input.addEventListener("change", add);
+  // What was chosen from the suggestions is taken at once, and what was left in the field when the form is sent: taken
+  // when the field is left, it would move the button away from under the pointer that is about to press it.
+  input.addEventListener("input", ({ inputType }) => {
+    if (!inputType || inputType === "insertReplacementText") add();
+  });
   form.addEventListener("submit", add, { capture: true });
   show();
 }
@@ -162,6 +165,8 @@ function toSend() {
 // --- checking --------------------------------------------------------------------------------------
 
 const touched = new Set();
+/** What a new webhook must have. What nobody has come to yet must not hide what is wrong with the rest. */
+const NEEDED = { url: "https://example.com/", events: ["*"] };
 
 function fault(problem) {
   const shown = showFault(form, problem);
@@ -173,10 +178,13 @@ function fault(problem) {
 let timer, turn = 0;
 async function check() {
   const mine = ++turn;
+  const body = toSend();
+  const missing = id ? [] : Object.keys(NEEDED).filter((name) => !(name in body) && !touched.has(name));
+  for (const name of missing) body[name] = NEEDED[name];
   let problem = null;
   try {
     // Nothing, or what is wrong.
-    problem = await call("POST", `${base}/check${id ? `?id=${id}` : ""}`, toSend());
+    problem = await call("POST", `${base}/check${id ? `?id=${id}` : ""}`, body);
   } catch (found) {
     problem = found;
   }
@@ -185,7 +193,8 @@ async function check() {
   const field = (problem?.field ?? "").replace(/\[.*$/, "");
   const isTouched = [...touched].some((name) => field === name || field.startsWith(`${name}.`) || name.startsWith(`${field}.`));
   if (problem?.field && isTouched) fault(problem);
-  checked.textContent = problem ? (problem.field ? "" : problem.detail ?? "") : "Looks good.";
+  const good = missing.length === 0 ? "Looks good." : "";
+  checked.textContent = problem ? (problem.field ? "" : problem.detail ?? "") : good;
 }
 
 /** Notes that a field has changed, and has all of them checked when nobody has typed for a moment. */
