@@ -49,34 +49,47 @@ pub(super) fn of(
     most: usize,
 ) -> rusqlite::Result<Vec<(WebhookId, Backlog)>> {
     let limit = i64::try_from(most).unwrap_or(i64::MAX).saturating_add(1);
-    webhooks
-        .iter()
-        .map(|webhook| Ok((*webhook, counted(connection, *webhook, now, limit)?.backlog(most))))
-        .collect()
+    // Taken out of the cache once: there may be very many webhooks.
+    let mut free = connection.prepare_cached(FREE)?;
+    let mut has_orders = connection.prepare_cached(HAS_ORDERS)?;
+    let mut backlogs = Vec::with_capacity(webhooks.len());
+    for webhook in webhooks {
+        let mut counted = Counted::default();
+        let mut rows = free.query((Col(*webhook), Col(now), limit))?;
+        while let Some(row) = rows.next()? {
+            counted.free.push((get(row, 0)?, number(row, 1)?, number(row, 2)?));
+        }
+        if has_orders.exists([Col(*webhook)])? {
+            count_orders(connection, *webhook, now, limit, &mut counted)?;
+        }
+        backlogs.push((*webhook, counted.backlog(most)));
+    }
+    Ok(backlogs)
 }
 
-fn counted(connection: &Connection, webhook: WebhookId, now: Time, limit: i64) -> rusqlite::Result<Counted> {
-    let mut found = Counted::default();
-    let count = |row: &Row<'_>, column: usize| row.get::<_, i64>(column).map(i64::unsigned_abs);
+fn number(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
+    row.get::<_, i64>(column).map(i64::unsigned_abs)
+}
+
+fn count_orders(
+    connection: &Connection,
+    webhook: WebhookId,
+    now: Time,
+    limit: i64,
+    counted: &mut Counted,
+) -> rusqlite::Result<()> {
     let webhook = Col(webhook);
-    let mut free = connection.prepare_cached(FREE)?;
-    let mut rows = free.query((webhook, Col(now), limit))?;
-    while let Some(row) = rows.next()? {
-        found.free.push((get(row, 0)?, count(row, 1)?, count(row, 2)?));
-    }
-    if !connection.prepare_cached(HAS_ORDERS)?.exists([webhook])? {
-        return Ok(found);
-    }
-    found.ordered = connection.prepare_cached(IN_ORDER)?.query_row((webhook, limit), |row| count(row, 0))?;
-    let mut orders = connection.prepare_cached(FIRSTS)?;
-    let mut rows = orders.query((webhook, limit))?;
+    counted.ordered =
+        connection.prepare_cached(IN_ORDER)?.query_row((webhook, limit), |row| number(row, 0))?;
+    let mut firsts = connection.prepare_cached(FIRSTS)?;
+    let mut rows = firsts.query((webhook, limit))?;
     while let Some(row) = rows.next()? {
         // Somebody may hold a lane that is empty.
         let Some(due) = get_opt::<Time>(row, 0)? else { continue };
-        found.firsts += 1;
-        found.firsts_due += u64::from(due <= now);
+        counted.firsts += 1;
+        counted.firsts_due += u64::from(due <= now);
     }
-    Ok(found)
+    Ok(())
 }
 
 /// The webhooks of a tenant that something waits for: by looking at all that it has, or where it has very many at

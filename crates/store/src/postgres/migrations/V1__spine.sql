@@ -141,7 +141,8 @@ CREATE TABLE rollups (
     tenant          text COLLATE "C" NOT NULL,
     attempts        bigint NOT NULL,
     successes       bigint NOT NULL,
-    -- Whether any of them failed: it changes once at the most, and so does what is indexed by it.
+    -- Whether any of them failed. It changes once at the most: an index on the counts would make every update of a
+    -- minute write all indexes.
     failed          boolean NOT NULL,
     categories      bytea NOT NULL,
     latencies       bytea NOT NULL,
