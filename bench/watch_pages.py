@@ -1,7 +1,8 @@
 """Keeps pages of the dashboard open, as many tabs do, and reads what they are sent until it is ended.
 
 Usage: watch_pages.py HOST:PORT COUNT
-All are the same few pages, taken in turn, under one key. Says how many updates came when it is told to stop (TERM).
+Half of them show the same few pages, which are rendered once for all who look; the others each show something else.
+Says how many updates came when it is told to stop (TERM).
 """
 
 import json
@@ -24,11 +25,17 @@ def listen(address, cookie, page):
     return opened
 
 
+def page_of(tab):
+    if tab % 2:
+        return f"/dashboard/t/default/deliveries?event_type=bench.number{tab}"
+    return WATCHED[tab // 2 % len(WATCHED)]
+
+
 def main():
     address, count = sys.argv[1], int(sys.argv[2])
     cookie, tabs, told = log_in(address), selectors.DefaultSelector(), {"pages": count, "updates": 0, "bytes": 0}
     for tab in range(count):
-        tabs.register(listen(address, cookie, WATCHED[tab % len(WATCHED)]), selectors.EVENT_READ)
+        tabs.register(listen(address, cookie, page_of(tab)), selectors.EVENT_READ)
 
     def end(*_):
         print(json.dumps(told), flush=True)

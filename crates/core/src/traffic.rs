@@ -241,6 +241,12 @@ impl Axis {
     }
 }
 
+/// Where "the last hour" and the like begin: with so many minutes, the last of which `now` lies in.
+pub fn lately(now: Time, span: Duration) -> Time {
+    let minutes = usize::try_from(span.as_secs() / MINUTE.as_secs()).unwrap_or(usize::MAX);
+    Axis::until(now, MINUTE, minutes).begin()
+}
+
 /// Traffic from some time on, for as long as a step of its range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Point {

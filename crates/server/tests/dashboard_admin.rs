@@ -338,3 +338,15 @@ async fn the_first_steps_are_ticked_off_as_they_happen() {
     let page = reader.page("/dashboard/t/acme").await;
     assert!(page.contains("step-webhook") && !page.contains("POST /v1/webhooks"));
 }
+
+#[tokio::test]
+async fn the_tenant_of_a_page_is_that_of_its_path() {
+    let redrive = Redrive::start().await;
+    for tenant in ["acme", "globex"] {
+        redrive.api().post("/v1/tenants", json!({"id": tenant})).await.expect(201);
+    }
+    let browser = Browser::of(&redrive, redrive.key()).await;
+    let page = browser.page("/dashboard/t/acme/dead?tenant_id=globex&event_type=order.paid").await;
+    assert!(page.contains("DELETE /v1/dlq?event_type=order.paid"), "{page}");
+    assert!(!page.contains("globex"), "{page}");
+}

@@ -34,13 +34,18 @@ export function bodyOf(form) {
   for (const field of form.elements) {
     if (!field.name || field.disabled || (field.type === "radio" && !field.checked)) continue;
     const value = valueOf(field);
-    if (value === undefined) continue;
+    const isGroup = field.type === "checkbox" && field.dataset.type !== "boolean";
+    if (value === undefined && !isGroup) continue;
     const path = field.name.split(".");
     let place = body;
     for (const part of path.slice(0, -1)) place = place[part] ??= {};
     const last = path.at(-1);
-    if (field.type === "checkbox" && field.dataset.type !== "boolean") (place[last] ??= []).push(value);
-    else place[last] = value;
+    if (!isGroup) place[last] = value;
+    else {
+      // None ticked is an empty list, which is not the same as nothing said.
+      place[last] ??= [];
+      if (value !== undefined) place[last].push(value);
+    }
   }
   for (const { dataset } of form.querySelectorAll("fieldset[data-whole][data-empty]")) body[dataset.whole] ??= null;
   return body;
@@ -49,7 +54,7 @@ export function bodyOf(form) {
 /** Shows what is wrong beside the field it is about; false if there is no such field. */
 export function showFault(form, problem) {
   clearFaults(form);
-  const named = (problem.field ?? "").replace(/\[\d+\].*$/, "").replace(/\[\d+\]/g, "");
+  const named = (problem.field ?? "").replace(/\[\d+\].*$/, "");
   const field = [...form.elements].find((element) => element.name && (element.name === named || named.startsWith(`${element.name}.`) || named.startsWith(`${element.name}/`)));
   if (!field) return false;
   const note = document.createElement("p");

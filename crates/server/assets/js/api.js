@@ -25,8 +25,30 @@ function written(value) {
   return `{${parts.map(([name, part]) => `${JSON.stringify(name)}:${written(part)}`)}}`;
 }
 
-/** Calls `method path` with a JSON body. The tenant of the page is acted for, unless the path names one. */
+/** Changes that are under way, or were just made: a second click is not a second wish. */
+const underWay = new Set();
+/** How long a change that was made is not made again, in milliseconds. */
+const PAUSE = 700;
+
+/** Calls the API. The same change is made once, however often it is asked for at the same time. */
 export async function call(method, path, body) {
+  if (method === "GET" || path.startsWith("/dashboard/")) return send(method, path, body);
+  const change = `${method} ${path} ${body === undefined ? "" : written(body)}`;
+  // Whoever asks again is never answered: the first one tells what came of it.
+  if (underWay.has(change)) return new Promise(() => {});
+  underWay.add(change);
+  try {
+    const answer = await send(method, path, body);
+    setTimeout(() => underWay.delete(change), PAUSE);
+    return answer;
+  } catch (problem) {
+    underWay.delete(change);
+    throw problem;
+  }
+}
+
+/** Calls `method path` with a JSON body. The tenant of the page is acted for, unless the path names one. */
+async function send(method, path, body) {
   const url = new URL(path, location.origin);
   const tenant = meta("redrive-tenant");
   if (tenant && !url.searchParams.has("tenant_id") && url.pathname.startsWith("/v1/") && !path.includes("/v1/tenants")) {

@@ -39,7 +39,9 @@ export function live() {
       // Browsers come back by themselves to a server that was away, but not to one that refused them.
       if (source?.readyState === EventSource.CLOSED) refused();
     });
+    source.addEventListener("stale", () => say("off", "Not up to date"));
     source.addEventListener("part", (event) => {
+      say("on", "Live");
       const found = marks(main);
       if (!found) return;
       const fresh = document.createElement("template");

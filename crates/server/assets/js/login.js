@@ -1,6 +1,6 @@
 // A link has its key after the "#", where no server sees it: it is taken from there and sent once.
 function useLink() {
-  const key = decodeURIComponent(location.hash.slice(1));
+  const key = location.hash.slice(1);
   if (!key) return;
   history.replaceState(null, "", location.pathname + location.search);
   const form = document.getElementById("login");

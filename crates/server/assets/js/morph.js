@@ -1,7 +1,7 @@
 // Makes what is on the page equal to what has come, and touches nothing that is equal already: a field that somebody
 // types into, an opened detail, a selection and the focus all stay.
 
-const KEPT = new Set(["open", "title", "data-kept"]);
+const KEPT = new Set(["open", "title", "data-kept", "aria-busy"]);
 
 /** Whether two nodes can become one another. */
 function alike(a, b) {
@@ -16,6 +16,8 @@ function become(old, fresh) {
   }
   // Whoever types is not interrupted; what a script has put there stays.
   if (old.hasAttribute("data-kept") || old === document.activeElement && old.matches("input, select, textarea")) return;
+  // What is wrong with a form stays beside its field until it is sent again.
+  if (old.nodeName === "FORM" && old.querySelector("[aria-invalid]")) return;
   // A time is in words already: only another time is news.
   if (old.nodeName === "TIME" && old.dateTime === fresh.dateTime && old.title) return;
   for (const { name } of [...old.attributes]) {

@@ -104,7 +104,7 @@ pub(super) fn caller(headers: &HeaderMap, from: Option<IpAddr>, app: &App) -> Op
     let Some(authorization) = headers.get(header::AUTHORIZATION) else {
         // Browsers send a cookie whoever has them call. Only pages of ours know the token that belongs to it.
         let (cookie, token) = (cookie::session(headers)?, headers.get(TOKEN)?.to_str().ok()?);
-        return is_token_of(token, cookie).then(|| app.in_session(cookie, from))?;
+        return is_token_of(token, cookie).then(|| app.in_session(cookie, from))?.map(|(caller, _)| caller);
     };
     let (scheme, key) = authorization.to_str().ok()?.split_once(' ')?;
     if !scheme.eq_ignore_ascii_case("bearer") {

@@ -1,9 +1,13 @@
 //! How webhooks are doing, a page of a list at a time: what is worth a line each.
 
-use std::{collections::HashMap, time::Duration};
+use std::collections::HashMap;
 
 use redrive_core::{
-    TenantId, Time, WebhookId, breaker::CircuitView, health::Rollup, traffic::Axis, webhook::Webhook,
+    TenantId, Time, WebhookId,
+    breaker::CircuitView,
+    health::Rollup,
+    traffic::{Axis, Range},
+    webhook::Webhook,
 };
 use redrive_store::MinuteRollup;
 
@@ -14,8 +18,6 @@ use super::{
 
 /// Waiting deliveries of each kind are counted up to here, of each webhook.
 const MOST: usize = 1_000;
-const MINUTE: Duration = Duration::from_secs(60);
-const MINUTES: usize = 60;
 
 /// A minute of a webhook, or any other point of a small chart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,7 +105,7 @@ impl App {
 
 /// The minutes of the last hour.
 pub(super) fn axis(now: Time) -> Axis {
-    Axis::until(now, MINUTE, MINUTES)
+    Range::Hour.axis(now)
 }
 
 fn last_hour(minutes: &[MinuteRollup], now: Time) -> LastHour {

@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use redrive_core::{TenantId, Time, WebhookId, gate::WaitingOn, health::Rollup, webhook::WebhookState};
+use redrive_core::{
+    TenantId, Time, WebhookId, gate::WaitingOn, health::Rollup, traffic::lately, webhook::WebhookState,
+};
 use redrive_engine::Waiting;
 use redrive_store::{Backlog, MinuteRollup};
 
@@ -64,9 +66,9 @@ impl App {
         let minutes = self.engine.rollups(vec![id], now.back(DAY)).await?;
         Ok(Health {
             circuit: self.with_periods(id, gate.circuit).await?,
-            last_5_minutes: sum(&minutes, now.back(5 * MINUTE)),
-            last_hour: sum(&minutes, now.back(60 * MINUTE)),
-            last_24_hours: sum(&minutes, now.back(DAY)),
+            last_5_minutes: sum(&minutes, lately(now, 5 * MINUTE)),
+            last_hour: sum(&minutes, lately(now, 60 * MINUTE)),
+            last_24_hours: sum(&minutes, lately(now, DAY)),
             last_success_at: self.engine.last_success(id).await?,
             failing_since: gate.failing_since,
             in_flight: gate.in_flight,
@@ -83,10 +85,10 @@ impl App {
     }
 }
 
-/// Adds up the minutes that were not over at `from`.
+/// Adds up the minutes from this one on.
 fn sum(minutes: &[MinuteRollup], from: Time) -> Rollup {
     let mut sum = Rollup::default();
-    for minute in minutes.iter().filter(|minute| minute.minute + MINUTE > from) {
+    for minute in minutes.iter().filter(|minute| minute.minute >= from) {
         sum.merge(&minute.rollup);
     }
     sum
@@ -122,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn minutes_count_until_they_are_over() {
+    fn minutes_count_from_their_beginning_on() {
         let minute = |secs: u32, attempts: u32| MinuteRollup {
             tenant: TenantId::default(),
             webhook: WebhookId::new(Time::default(), &[0; 10]),
@@ -131,9 +133,9 @@ mod tests {
         };
         let minutes = [minute(0, 1), minute(60, 2), minute(120, 4)];
         assert_eq!(sum(&minutes, Time::from_secs(0)).attempts, 7);
-        assert_eq!(sum(&minutes, Time::from_secs(59)).attempts, 7);
+        assert_eq!(sum(&minutes, Time::from_secs(1)).attempts, 6);
         assert_eq!(sum(&minutes, Time::from_secs(60)).attempts, 6);
-        assert_eq!(sum(&minutes, Time::from_secs(180)).attempts, 0);
+        assert_eq!(sum(&minutes, Time::from_secs(121)).attempts, 0);
     }
 
     #[test]

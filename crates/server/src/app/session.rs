@@ -36,15 +36,16 @@ impl Sessions {
         URL_SAFE_NO_PAD.encode(self.0.seal_for(PURPOSE, &contents))
     }
 
-    /// The key in a cookie; none if it is no cookie of ours, or over.
-    fn key(&self, cookie: &str, now: Time) -> Option<Zeroizing<String>> {
+    /// The key in a cookie, and when the session ends; none if it is no cookie of ours, or over.
+    fn key(&self, cookie: &str, now: Time) -> Option<(Zeroizing<String>, Time)> {
         let sealed = URL_SAFE_NO_PAD.decode(cookie.get(..cookie.len().min(MOST_BYTES))?).ok()?;
         let contents = self.0.open_for(PURPOSE, &sealed).ok()?;
         let (ends, key) = contents.split_first_chunk::<8>()?;
-        if now >= Time::from_millis(i64::from_be_bytes(*ends)) {
+        let ends = Time::from_millis(i64::from_be_bytes(*ends));
+        if now >= ends {
             return None;
         }
-        std::str::from_utf8(key).ok().map(|key| Zeroizing::new(key.to_owned()))
+        std::str::from_utf8(key).ok().map(|key| (Zeroizing::new(key.to_owned()), ends))
     }
 }
 
@@ -68,11 +69,11 @@ impl App {
         Some((caller, self.sessions.begin(key, now)))
     }
 
-    /// Whose session this is, if its key may still be used, and from there.
-    pub fn in_session(&self, cookie: &str, from: Option<IpAddr>) -> Option<Arc<Caller>> {
+    /// Whose session this is and when it ends, if its key may still be used, and from there.
+    pub fn in_session(&self, cookie: &str, from: Option<IpAddr>) -> Option<(Arc<Caller>, Time)> {
         let now = self.engine.clock().now();
-        let key = self.sessions.key(cookie, now)?;
-        self.keys.caller(&key, now, from)
+        let (key, ends) = self.sessions.key(cookie, now)?;
+        Some((self.keys.caller(&key, now, from)?, ends))
     }
 }
 
@@ -85,7 +86,7 @@ mod tests {
         let sessions = Sessions::new(redrive_testkit::vault());
         let now = Time::from_secs(1_000);
         let cookie = sessions.begin("rdk_secret", now);
-        let known = |cookie: &str, at| sessions.key(cookie, at).map(|key| key.to_string());
+        let known = |cookie: &str, at| sessions.key(cookie, at).map(|(key, _)| key.to_string());
         assert_eq!(known(&cookie, now).as_deref(), Some("rdk_secret"));
         assert_eq!(known(&cookie, now + LASTS), None);
         assert!(!cookie.contains("secret"));

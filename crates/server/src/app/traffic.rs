@@ -50,7 +50,7 @@ impl App {
     ) -> Result<(TrafficSeen, [Ended; 2]), AppError> {
         let begin = range.axis(now).begin();
         let minutes = self.engine.traffic(tenant.clone(), Grain::Minute, now.back(DAY)).await?;
-        let lately = lately(&minutes, now);
+        let lately = ended_in(&minutes, now);
         let kept = match range.grain() {
             Grain::Minute => minutes,
             Grain::Hour => self.engine.traffic(tenant, Grain::Hour, begin).await?,
@@ -60,14 +60,14 @@ impl App {
 
     /// How many deliveries of a tenant ended within the last hour and the last day, to the minute.
     pub(super) async fn ended_lately(&self, tenant: TenantId, now: Time) -> Result<[Ended; 2], AppError> {
-        Ok(lately(&self.engine.traffic(tenant, Grain::Minute, now.back(DAY)).await?, now))
+        Ok(ended_in(&self.engine.traffic(tenant, Grain::Minute, now.back(DAY)).await?, now))
     }
 }
 
-/// Adds up the minutes that were not over an hour ago, and a day ago.
-fn lately(minutes: &[(Time, Traffic)], now: Time) -> [Ended; 2] {
+/// Adds up the minutes of the last hour, and of the last day.
+fn ended_in(minutes: &[(Time, Traffic)], now: Time) -> [Ended; 2] {
     [HOUR, DAY].map(|span| {
-        let from = Grain::Minute.start(now.back(span));
+        let from = traffic::lately(now, span);
         let mut sum = Ended::default();
         minutes.iter().filter(|(minute, _)| *minute >= from).for_each(|(_, one)| sum.add(one.ended));
         sum
@@ -92,6 +92,6 @@ mod tests {
             let ended = Ended { dead, ..Ended::default() };
             (Time::parse(start).unwrap(), Traffic { ended, ..Traffic::default() })
         });
-        assert_eq!(lately(&minutes, now).map(|ended| ended.dead), [24, 30]);
+        assert_eq!(ended_in(&minutes, now).map(|ended| ended.dead), [16, 28]);
     }
 }

@@ -7,7 +7,7 @@ mod svg;
 
 use std::time::Duration;
 
-use redrive_core::Time;
+use redrive_core::{Time, traffic::Axis};
 
 use self::svg::{num, wide};
 pub(super) use self::{
@@ -35,24 +35,16 @@ pub(super) struct Slots {
     pub(super) count: usize,
 }
 
-impl Slots {
-    /// So many spans, the last of which holds `now`. They begin at round times, so that a chart moves by whole spans.
-    pub(super) fn until(now: Time, step: Duration, count: usize) -> Self {
-        let millis = i64::try_from(step.as_millis()).unwrap_or(i64::MAX).max(1);
-        let last = Time::from_millis(now.millis() / millis * millis);
-        let before = u32::try_from(count.saturating_sub(1)).unwrap_or(u32::MAX);
-        Self { from: last.back(step.saturating_mul(before)), step, count }
+impl From<Axis> for Slots {
+    fn from(axis: Axis) -> Self {
+        Self { from: axis.begin(), step: axis.step(), count: axis.len() }
     }
+}
 
+impl Slots {
     /// Where the last ends.
     pub(super) fn to(&self) -> Time {
         self.from + self.step.saturating_mul(u32::try_from(self.count).unwrap_or(u32::MAX))
-    }
-
-    /// Which of them this time lies in.
-    pub(super) fn of(&self, time: Time) -> Option<usize> {
-        let at = usize::try_from(time.since(self.from).as_millis() / self.step.as_millis().max(1)).ok()?;
-        (time >= self.from && at < self.count).then_some(at)
     }
 
     /// When one of them begins, and ends if they are long, in words.

@@ -1,11 +1,11 @@
 //! Text and bytes of others, made fit to be looked at: bounded, and with nothing in them that hides what they are.
 
+use super::json;
+
 /// The most bytes that are shown of what is no text.
 const MOST_BINARY: usize = 256;
 /// How many bytes stand in a line.
 const LINE: usize = 16;
-/// The deepest indentation: deeper nesting is shown, but no further to the right.
-const DEEPEST: usize = 32;
 
 /// What an answer's body is shown as.
 #[derive(Debug, PartialEq, Eq)]
@@ -53,10 +53,14 @@ fn is_disguise(char: char) -> bool {
 /// Text with whatever would hide in it written out.
 pub(super) fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
-    for char in text.chars() {
-        match is_disguise(char) {
-            true => shown.extend(char.escape_unicode()),
-            false => shown.push(char),
+    let mut chars = text.chars().peekable();
+    while let Some(char) = chars.next() {
+        match char {
+            // A line ends in one way only, as browsers have it.
+            '\r' if chars.peek() == Some(&'\n') => {}
+            '\r' => shown.push_str("\\r"),
+            char if is_disguise(char) => shown.extend(char.escape_unicode()),
+            char => shown.push(char),
         }
     }
     shown
@@ -75,61 +79,8 @@ fn dump(bytes: &[u8]) -> String {
 /// JSON as people read it, and whether it was cut short after so many bytes. It is laid out anew and not otherwise
 /// changed: numbers, escapes and repeated names stay as they were written.
 pub(super) fn pretty(json: &[u8], most: usize) -> (String, bool) {
-    let text = String::from_utf8_lossy(json);
-    let mut out = String::with_capacity(text.len().min(most) + 64);
-    let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
-    let mut chars = text.chars().peekable();
-    while let Some(char) = chars.next() {
-        if out.len() >= most {
-            return (out, true);
-        }
-        if in_string {
-            match is_disguise(char) {
-                true => out.extend(char.escape_unicode()),
-                false => out.push(char),
-            }
-            in_string = escaped || char != '"';
-            escaped = !escaped && char == '\\';
-            continue;
-        }
-        match char {
-            '"' => {
-                in_string = true;
-                out.push(char);
-            }
-            '{' | '[' => {
-                out.push(char);
-                while chars.peek().is_some_and(char::is_ascii_whitespace) {
-                    chars.next();
-                }
-                if matches!(chars.peek(), Some('}' | ']')) {
-                    out.extend(chars.next());
-                } else {
-                    depth += 1;
-                    line(&mut out, depth);
-                }
-            }
-            '}' | ']' => {
-                depth = depth.saturating_sub(1);
-                line(&mut out, depth);
-                out.push(char);
-            }
-            ',' => {
-                out.push(char);
-                line(&mut out, depth);
-            }
-            ':' => out.push_str(": "),
-            char if char.is_whitespace() => {}
-            char if is_disguise(char) => out.extend(char.escape_unicode()),
-            char => out.push(char),
-        }
-    }
-    (out, false)
-}
-
-fn line(out: &mut String, depth: usize) {
-    out.push('\n');
-    out.extend(std::iter::repeat_n("  ", depth.min(DEEPEST)));
+    let (laid_out, is_cut) = json::laid_out(&String::from_utf8_lossy(json), most);
+    (visible(&laid_out), is_cut)
 }
 
 /// A number of bytes.
@@ -162,7 +113,7 @@ mod tests {
     fn long_and_deep_json_is_bounded() {
         let deep = [vec![b'['; 100_000], vec![b']'; 100_000]].concat();
         let (shown, cut) = pretty(&deep, 10_000);
-        assert!(cut && shown.len() <= 10_000 + 2 * DEEPEST + 2, "{}", shown.len());
+        assert!(cut && shown.len() <= 10_000 + 2 * json::DEEPEST + 2, "{}", shown.len());
         let (shown, cut) = pretty(json!(["é".repeat(1_000)]).to_string().as_bytes(), 100);
         assert!(cut && shown.len() <= 102);
     }
@@ -222,7 +173,8 @@ mod tests {
 
         #[test]
         fn any_bytes_can_be_shown(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            prop_assert!(pretty(&bytes, 100).0.len() <= 100 + 2 * DEEPEST + 12);
+            // What is written out takes ten bytes at the most.
+            prop_assert!(pretty(&bytes, 100).0.len() <= 10 * (100 + 2 * json::DEEPEST + 12));
             match sample(&bytes) {
                 Sample::Text(text) => prop_assert!(!text.chars().any(is_disguise)),
                 Sample::Binary { dump, .. } => prop_assert!(dump.lines().count() <= 16),

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 /// Indentation stops growing here: deeper ones would only push text out of sight.
-const DEEPEST: usize = 24;
+pub(super) const DEEPEST: usize = 24;
 /// How much of a value is shown in a difference.
 const LONGEST: usize = 120;
 /// How many differences are shown.
@@ -14,10 +14,18 @@ const MOST: usize = 12;
 
 /// Lays JSON out: only the blanks between its tokens change.
 pub(super) fn pretty(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() * 2);
+    laid_out(text, usize::MAX).0
+}
+
+/// The same, up to about so many bytes, and whether there was more.
+pub(super) fn laid_out(text: &str, most: usize) -> (String, bool) {
+    let mut out = String::with_capacity(text.len().min(most) + 64);
     let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
     let mut tokens = text.chars().peekable();
     while let Some(c) = tokens.next() {
+        if out.len() >= most {
+            return (out, true);
+        }
         if in_string {
             out.push(c);
             (in_string, escaped) = (escaped || c != '"', c == '\\' && !escaped);
@@ -53,7 +61,7 @@ pub(super) fn pretty(text: &str) -> String {
             c => out.push(c),
         }
     }
-    out
+    (out, false)
 }
 
 fn new_line(out: &mut String, depth: usize) {

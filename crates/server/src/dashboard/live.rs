@@ -35,6 +35,8 @@ const EVERY: Duration = Duration::from_secs(2);
 const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
 /// The most pages that are kept alive at once on this node.
 const MOST_PAGES: usize = 500;
+/// The most different pages that are kept alive for one key: nobody takes all places.
+const MOST_OF_A_KEY: usize = 50;
 /// The largest page.
 const MOST_BYTES: usize = 2 << 20;
 /// What stands around the part of a page that is sent again.
@@ -43,8 +45,18 @@ const ENDS: &str = "<!--/live-->";
 
 /// A page as somebody sees it: by their key, and where it is.
 type Place = (Option<KeyId>, Uri);
-/// The part that changes, as it is now; empty before it was first rendered.
+/// The part that changes, as it is now; empty while it cannot be told.
 type Part = Arc<str>;
+
+/// What came of rendering a page.
+enum Rendered {
+    /// The part that changes.
+    Part(Part),
+    /// Not now: the store may be away.
+    Later,
+    /// It is not there, not for this viewer any more, too large, or has no part that changes.
+    Never,
+}
 
 /// The pages that somebody listens to.
 #[derive(Clone)]
@@ -69,7 +81,8 @@ impl Live {
             return Some(known);
         }
         watched.retain(|_, page| page.strong_count() > 0);
-        if watched.len() >= MOST_PAGES {
+        let of_key = watched.keys().filter(|(key, _)| *key == place.0).count();
+        if watched.len() >= MOST_PAGES || of_key >= MOST_OF_A_KEY {
             return None;
         }
         let (sender, receiver) = watch::channel(Part::from(""));
@@ -81,17 +94,24 @@ impl Live {
         Some(receiver)
     }
 
-    /// The part of a page that changes, as it is now. None: it has none, or is not for this viewer any more.
-    async fn render(&self, viewer: &Viewer, uri: &Uri) -> Option<Part> {
-        let mut request = Request::get(uri.clone()).body(Body::empty()).ok()?;
+    /// The part of a page that changes, as it is now.
+    async fn render(&self, viewer: &Viewer, uri: &Uri) -> Rendered {
+        let Ok(mut request) = Request::get(uri.clone()).body(Body::empty()) else { return Rendered::Never };
         request.extensions_mut().insert(viewer.clone());
         let Ok::<_, Infallible>(answer) = self.0.pages.clone().call(request).await;
-        if !answer.status().is_success() {
-            return None;
+        match answer.status() {
+            status if status.is_success() => {}
+            status if status.is_server_error() => return Rendered::Later,
+            _ => return Rendered::Never,
         }
-        let body = Limited::new(answer.into_body(), MOST_BYTES).collect().await.ok()?.to_bytes();
-        let html = std::str::from_utf8(&body).ok()?;
-        part_of(html).map(Part::from)
+        let Ok(body) = Limited::new(answer.into_body(), MOST_BYTES).collect().await else {
+            return Rendered::Never;
+        };
+        let body = body.to_bytes();
+        match std::str::from_utf8(&body).ok().and_then(part_of) {
+            Some(part) => Rendered::Part(Part::from(part)),
+            None => Rendered::Never,
+        }
     }
 }
 
@@ -109,18 +129,21 @@ async fn keep_rendering(
     app: AppState,
 ) {
     loop {
-        let is_known = || viewer.by.key.is_none_or(|key| app.keys().is_live(key, app.engine().clock().now()));
-        if page.strong_count() == 0 || app.is_draining() || !is_known() {
+        let now = app.engine().clock().now();
+        let is_known = now < viewer.ends && viewer.by.key.is_none_or(|key| app.keys().is_live(key, now));
+        if page.strong_count() == 0 || app.is_draining() || !is_known {
             return;
         }
-        // A page that cannot be shown now may be shown later: the store may be away.
-        if let Some(part) = live.render(&viewer, &uri).await {
-            sender.send_if_modified(|shown| {
-                let changed = **shown != *part;
-                *shown = part;
-                changed
-            });
-        }
+        let part = match live.render(&viewer, &uri).await {
+            Rendered::Part(part) => part,
+            Rendered::Later => Part::from(""),
+            Rendered::Never => return,
+        };
+        sender.send_if_modified(|shown| {
+            let changed = **shown != *part;
+            *shown = part;
+            changed
+        });
         tokio::time::sleep(EVERY).await;
     }
 }
@@ -149,17 +172,19 @@ pub(super) async fn listen(
         )
     })?;
     let mut parts = (*page).clone();
-    parts.mark_changed();
+    // Whoever comes later than others begins with what they see.
+    if !parts.borrow().is_empty() {
+        parts.mark_changed();
+    }
     let events = stream::unfold((parts, page), async |(mut parts, page)| {
         // It ends with the one who renders.
-        loop {
-            parts.changed().await.ok()?;
-            let part = parts.borrow_and_update().clone();
-            if !part.is_empty() {
-                let event = Event::default().event("part").data(&*part);
-                return Some((Ok::<_, Infallible>(event), (parts, page)));
-            }
-        }
+        parts.changed().await.ok()?;
+        let part = parts.borrow_and_update().clone();
+        let event = match part.is_empty() {
+            true => Event::default().event("stale").data("-"),
+            false => Event::default().event("part").data(&*part),
+        };
+        Some((Ok::<_, Infallible>(event), (parts, page)))
     });
     let alive = KeepAlive::new().interval(SIGN_OF_LIFE);
     Ok(Sse::new(events).keep_alive(alive).into_response())

@@ -4,7 +4,7 @@ use askama::Template;
 use axum::{
     Form,
     extract::{Query, State},
-    http::{Extensions, HeaderMap, StatusCode, header},
+    http::{Extensions, HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse, Redirect, Response},
 };
 use serde::Deserialize;
@@ -108,8 +108,11 @@ pub(super) async fn log_out(
 
 /// Whether a browser says that another site made it send this.
 fn is_from_elsewhere(headers: &HeaderMap) -> bool {
-    let site = headers.get("sec-fetch-site").and_then(|site| site.to_str().ok());
-    site.is_some_and(|site| !matches!(site, "same-origin" | "none"))
+    let told = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    // Without TLS not all browsers tell the site; all tell the origin.
+    let origin = told("origin").and_then(|origin| origin.split_once("://")).map(|(_, host)| host);
+    told("sec-fetch-site").is_some_and(|site| !matches!(site, "same-origin" | "none"))
+        || origin.is_some_and(|origin| told("host").is_some_and(|host| host != origin))
 }
 
 /// Whether the browser came over TLS: then the cookie goes no other way.

@@ -1,11 +1,13 @@
 //! The overview of a tenant: where everybody begins. What is sent, what waits, what fails, and since when.
 
+use std::time::Duration;
+
 use askama::Template;
 use axum::extract::State;
 use redrive_core::{
     FailureCategory, Time,
     lane::Priority,
-    traffic::{Point, Range},
+    traffic::{Point, Range, lately},
 };
 use serde::Deserialize;
 
@@ -26,6 +28,7 @@ use crate::{
     },
 };
 
+const HOUR: Duration = Duration::from_secs(3600);
 /// Kinds of failure that are drawn; the rest is drawn together.
 const KINDS: usize = 4;
 
@@ -96,6 +99,11 @@ impl OverviewPage {
         rate_tone(self.seen.traffic.total.success_rate())
     }
 
+    /// Whether failures were counted for less than an hour.
+    fn is_cut_short(&self) -> bool {
+        self.seen.worst.since > lately(self.seen.traffic.now, HOUR)
+    }
+
     /// What waits, by how urgent it is; only what occurs.
     fn by_priority(&self) -> Vec<(&'static str, u64)> {
         let counted = Priority::ALL.into_iter().zip(self.seen.queue.by_priority);
@@ -134,11 +142,7 @@ fn open_for(incident: &IncidentSeen, now: &Time) -> String {
 
 fn charts(traffic: &TrafficSeen) -> [Drawn; 3] {
     let range = traffic.range;
-    let slots = Slots {
-        from: traffic.points.first().map_or(traffic.now, |point| point.start),
-        step: range.step(),
-        count: traffic.points.len(),
-    };
+    let slots = Slots::from(range.axis(traffic.now));
     let per = words::span(range.step());
     let per = if per == "1 min" { "minute".to_owned() } else { per };
     let of = |value: &dyn Fn(&Point) -> f64| traffic.points.iter().map(value).collect::<Vec<_>>();

@@ -186,7 +186,10 @@ impl<T> Asked<T> {
     /// The same for a field that picks a time, which shows it without its zone.
     pub(super) fn moment(&self, name: &str) -> &str {
         let value = self.value(name).trim_end_matches('Z');
-        value.split_once('.').map_or(value, |(seconds, _)| seconds)
+        let seconds = value.split_once('.').map_or(value, |(seconds, _)| seconds);
+        // Whole minutes are shown as such.
+        let minutes = seconds.strip_suffix(":00").filter(|minutes| minutes.contains(':'));
+        minutes.unwrap_or(seconds)
     }
 
     /// Whether this is what a field was filled with.
@@ -235,9 +238,14 @@ impl<T: DeserializeOwned> FromRequestParts<AppState> for Asked<T> {
         let path = parts.uri.path().to_owned();
         let text = parts.uri.query().unwrap_or_default();
         let pairs = url::form_urlencoded::parse(text.as_bytes()).into_owned();
-        let pairs: Vec<_> = pairs.filter(|(_, value)| !value.trim().is_empty()).collect();
-        let meant = pairs.iter().map(|(name, value)| (name, in_utc(name, value)));
-        let filled = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(meant).finish();
+        // Whose things a tenant's pages show is in their path, and nowhere else.
+        let has_tenant = path.starts_with("/dashboard/t/");
+        let is_said =
+            |name: &str, value: &str| !(value.trim().is_empty() || has_tenant && name == "tenant_id");
+        let said = pairs.filter(|(name, value)| is_said(name, value));
+        let pairs: Vec<_> = said.map(|(name, value)| (in_utc(&name, &value).into_owned(), name)).collect();
+        let pairs: Vec<_> = pairs.into_iter().map(|(value, name)| (name, value)).collect();
+        let filled = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(&pairs).finish();
         let uri = format!("{path}?{filled}").parse().map_err(|_| AppError::NotFound("page"))?;
         let whole = std::mem::replace(&mut parts.uri, uri);
         let query = Query::<T>::from_request_parts(parts, app).await;
@@ -267,6 +275,7 @@ mod tests {
             asked.moment("from").to_owned()
         };
         assert_eq!(asked("2026-01-31T12:00"), "2026-01-31T12:00");
-        assert_eq!(asked("2026-01-31T12:00:00.000Z"), "2026-01-31T12:00:00");
+        assert_eq!(asked("2026-01-31T12:00:00.000Z"), "2026-01-31T12:00");
+        assert_eq!(asked("2026-01-31T12:00:05Z"), "2026-01-31T12:00:05");
     }
 }

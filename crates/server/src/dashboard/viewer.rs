@@ -2,13 +2,14 @@
 
 use axum::{
     extract::{FromRequestParts, RawPathParams},
-    http::request::Parts,
+    http::{StatusCode, request::Parts},
 };
-use redrive_core::TenantId;
+use redrive_core::{TenantId, Time};
+use redrive_engine::clock;
 
 use super::page::{Failed, Frame, allowed};
 use crate::{
-    api::{AppState, client_address},
+    api::{AppState, Problem, client_address},
     app::{Actor, AppError, Caller, Scope, auth::Role, session},
     http::cookie,
 };
@@ -20,6 +21,8 @@ pub(super) struct Viewer {
     pub(super) by: Actor,
     /// What their pages send with every change.
     pub(super) token: String,
+    /// When the session ends.
+    pub(super) ends: Time,
     /// Whether what they see is made up.
     pub(super) is_demo: bool,
 }
@@ -60,14 +63,18 @@ impl FromRequestParts<AppState> for Viewer {
         }
         let address = client_address(&parts.extensions);
         let in_session = |cookie| Some((app.in_session(cookie, address)?, session::token(cookie)));
-        match cookie::session(&parts.headers).and_then(in_session) {
-            Some((caller, token)) => {
-                Ok(Self { by: Actor { caller, address }, token, is_demo: app.rules().demo })
-            }
-            None => Err(Failed::LogIn {
-                next: parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default(),
-            }),
+        let Some(((caller, ends), token)) = cookie::session(&parts.headers).and_then(in_session) else {
+            let next = parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
+            return Err(Failed::LogIn { next });
+        };
+        // Pages count like calls: whoever has a key has one allowance.
+        if let Some(throttle) = app.throttle()
+            && let Some(seconds) = throttle.call(caller.key, clock::ticks()).retry_after
+        {
+            let detail = format!("too many pages were asked for with this key; reload in {seconds} s");
+            return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", detail).into());
         }
+        Ok(Self { by: Actor { caller, address }, token, ends, is_demo: app.rules().demo })
     }
 }
 

@@ -22,8 +22,8 @@ const DOCS_CACHING: HeaderValue = HeaderValue::from_static("max-age=600");
 
 /// The dashboard: its own scripts and styles, none of them in the page, and the API. Forms stay here.
 const DASHBOARD: HeaderValue = HeaderValue::from_static(
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
-     base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; \
+     form-action 'self'; frame-ancestors 'none'",
 );
 
 /// What an answer is for, as far as browsers have to know.

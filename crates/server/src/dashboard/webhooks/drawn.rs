@@ -17,11 +17,6 @@ const MINUTE: i64 = 60_000;
 /// How far back charts may reach: for about as long as minutes of webhooks are kept.
 pub(super) const RANGES: [Range; 3] = [Range::Hour, Range::SixHours, Range::Day];
 
-fn slots(range: Range, now: Time) -> Slots {
-    let count = range.length().as_secs() / range.step().as_secs().max(1);
-    Slots::until(now, range.step(), usize::try_from(count).unwrap_or(0))
-}
-
 /// For how long a circuit was open, in words.
 pub(super) fn lasted(period: &Period) -> String {
     match period.ended_at {
@@ -38,11 +33,12 @@ pub(super) struct Drawn {
 
 /// What came back over time: attempts, and how long they took.
 pub(super) fn traffic(minutes: &[MinuteRollup], range: Range, now: Time) -> [Drawn; 2] {
-    let slots = slots(range, now);
+    let axis = range.axis(now);
+    let slots = Slots::from(axis);
     let (mut good, mut bad) = (vec![0.0; slots.count], vec![0.0; slots.count]);
     let mut latencies = vec![Latencies::default(); slots.count];
     for minute in minutes {
-        let Some(slot) = slots.of(minute.minute) else { continue };
+        let Some(slot) = axis.place(minute.minute) else { continue };
         good[slot] += f64::from(minute.rollup.successes);
         bad[slot] += f64::from(minute.rollup.failures());
         latencies[slot].merge(&minute.rollup.latencies);
