@@ -35,7 +35,7 @@ pub(crate) struct Health {
     /// What is just being stored.
     going: Mutex<Option<Arc<Part>>>,
     /// Counts up when something begins or ends to be stored. Who has seen it stand still while looking here and in
-    /// the store has seen nothing twice, and missed nothing.
+    /// the store has missed nothing, and seen nothing twice, but for the moment between a commit and its answer.
     steps: AtomicU64,
     /// The turn to store something.
     turn: tokio::sync::Mutex<()>,
@@ -43,7 +43,8 @@ pub(crate) struct Health {
 
 #[derive(Default)]
 struct Sent {
-    /// Of a webhook there is one minute at a time: the one before it is handed to whoever flushes next.
+    /// Of a webhook there is one minute at a time: the one in which its first attempt since the last flush ended. While
+    /// the store takes nothing, later minutes are counted in it too.
     webhooks: ById<WebhookId, MinuteRollup>,
     /// Which of them are whose, so that nobody who asks about one tenant looks at all.
     by_tenant: HashMap<TenantId, Vec<WebhookId>>,

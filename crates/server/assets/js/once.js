@@ -33,7 +33,7 @@ function undo(dialog, words, answer) {
 
 /** Shows something that nobody will be shown again. */
 function show(words, answer) {
-  const value = answer[words.shows] ?? (words.shows === "url" ? `${location.origin}/portal#${answer.token}` : "");
+  const value = answer[words.shows];
   if (!value) return;
   const dialog = element("dialog", "", "once");
   const title = element("h2", words.showsTitle);

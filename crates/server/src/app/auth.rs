@@ -123,7 +123,7 @@ impl Caller {
     /// Refuses the customers of whoever publishes.
     pub fn must_not_be_session(&self) -> Result<(), AppError> {
         match self.session {
-            true => Err(AppError::Forbidden("this needs an API key; a portal session may only look".into())),
+            true => Err(AppError::Forbidden("this needs an API key; a portal session may not do it".into())),
             false => Ok(()),
         }
     }

@@ -13,9 +13,6 @@ pub(in crate::dashboard) enum Unit {
     Count,
     /// Milliseconds.
     Millis,
-    /// A share from 0 to 1.
-    #[allow(dead_code, reason = "for pages about all webhooks")]
-    Share,
 }
 
 impl Unit {
@@ -24,7 +21,6 @@ impl Unit {
         match self {
             Self::Count => words::number(value.round() as u64),
             Self::Millis => words::millis(value),
-            Self::Share => words::percent(value),
         }
     }
 
@@ -40,7 +36,6 @@ impl Unit {
             Self::Count => words::number(value.round() as u64),
             Self::Millis if value >= 1e3 => short(value / 1e3, " s"),
             Self::Millis => short(value, " ms"),
-            Self::Share => short(value * 100.0, " %"),
         }
     }
 }
@@ -48,11 +43,7 @@ impl Unit {
 /// Values at which lines are drawn, from 0 to one that nothing is above: three or four steps of 1, 2 or 5 times a
 /// power of ten. A count has no lines between whole numbers.
 pub(super) fn levels(most: f64, unit: Unit) -> Vec<f64> {
-    let most = match (unit, most) {
-        (Unit::Share, _) => 1.0,
-        (_, most) if most.is_finite() && most > 0.0 => most,
-        _ => 1.0,
-    };
+    let most = if most.is_finite() && most > 0.0 { most } else { 1.0 };
     let rough = most / 4.0;
     let power = 10f64.powf(rough.log10().floor());
     let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power).into_iter().find(|step| *step >= rough);
@@ -136,7 +127,6 @@ mod tests {
         assert_eq!(levels(3.0, Unit::Count), [0.0, 1.0, 2.0, 3.0]);
         assert_eq!(levels(0.0, Unit::Count), [0.0, 1.0]);
         assert_eq!(levels(0.9, Unit::Millis), [0.0, 0.5, 1.0]);
-        assert_eq!(levels(0.2, Unit::Share), [0.0, 0.5, 1.0]);
     }
 
     #[test]
@@ -144,7 +134,6 @@ mod tests {
         let brief = [0.0, 9_999.0, 12_000.0, 2_500_000.0].map(|n| Unit::Count.brief(n));
         assert_eq!(brief, ["0", "9,999", "12k", "2.5M"]);
         assert_eq!([0.5, 250.0, 1_500.0].map(|n| Unit::Millis.brief(n)), ["0.5 ms", "250 ms", "1.5 s"]);
-        assert_eq!([0.0, 0.5, 1.0].map(|n| Unit::Share.brief(n)), ["0 %", "50 %", "100 %"]);
         assert_eq!(Unit::Count.exact(12_345.0), "12,345");
     }
 
