@@ -1,7 +1,7 @@
 //! The doors of the dashboard, as a browser knocks at them: who gets in, what pages say to browsers, and that a
 //! cookie alone changes nothing.
 
-use redrive_testkit::{Answer, Api, Browser, FORM, Redrive, sse};
+use redrive_testkit::{Answer, Api, Browser, FORM, Redrive, Setup, sse};
 use serde_json::json;
 
 async fn log_in(api: &Api, key: &str, next: &str) -> Answer {
@@ -112,4 +112,48 @@ async fn a_page_is_sent_again_when_it_has_changed() {
             "{elsewhere}"
         );
     }
+}
+
+#[tokio::test]
+async fn a_live_page_says_when_what_it_shows_is_gone() {
+    let redrive = Redrive::start().await;
+    let browser = Browser::of(&redrive, redrive.key()).await;
+    let webhook = redrive.api().create_webhook("http://127.0.0.1:9009/", json!({})).await;
+    let id = webhook["id"].as_str().unwrap();
+    let page = format!("%2Fdashboard%2Ft%2Fdefault%2Fwebhooks%2F{id}");
+    let mut live = sse(redrive.address(), &format!("/dashboard/live?page={page}"), &browser.cookie).await;
+    assert!(live.next("part").await.contains("Circuit"));
+    redrive.api().delete(&format!("/v1/webhooks/{id}")).await.expect(204);
+    live.next("gone").await;
+}
+
+#[tokio::test]
+async fn customers_go_out_by_the_door_they_came_in() {
+    let redrive = Redrive::start().await;
+    redrive.api().post("/v1/tenants", json!({"id": "acme"})).await.expect(201);
+    let session = redrive.api().post("/v1/portal-sessions", json!({"tenant_id": "acme"})).await.expect(201);
+    let browser = Browser::of(&redrive, session["token"].as_str().unwrap()).await;
+    let token = browser.token("/dashboard/t/acme").await;
+    let form = format!("token={token}&portal=true");
+    let out = browser.api.raw("POST", "/dashboard/logout", &[FORM, ("cookie", &browser.cookie)], form).await;
+    assert_eq!((out.status, out.header("location")), (303, Some("/portal")));
+    let wrong = browser.api.raw("POST", "/dashboard/login", &[FORM], "key=rdp_wrong&portal=true").await;
+    assert_eq!(wrong.status, 401);
+    assert!(String::from_utf8_lossy(&wrong.body).contains("Your webhooks"));
+    let other = [FORM, ("origin", "http://evil.example"), ("host", "127.0.0.1")];
+    let forged = browser.api.raw("POST", "/dashboard/login", &other, format!("key={}", redrive.key())).await;
+    assert_eq!(forged.status, 403, "another site's form logs nobody in");
+}
+
+#[tokio::test]
+async fn pages_count_against_the_allowance_of_their_key() {
+    let setup =
+        Setup::new().env("REDRIVE_LIMITS_API_REQUESTS_PER_MINUTE", "60").env("REDRIVE_LIMITS_API_BURST", "5");
+    let redrive = Redrive::start_with(setup).await;
+    let browser = Browser::of(&redrive, redrive.key()).await;
+    let mut statuses = Vec::new();
+    for _ in 0..10 {
+        statuses.push(browser.get("/dashboard/t/default/deliveries").await.status);
+    }
+    assert!(statuses.starts_with(&[200]) && statuses.contains(&429), "{statuses:?}");
 }

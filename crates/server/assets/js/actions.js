@@ -87,7 +87,7 @@ export function confirmed(question, yes = "Yes", by = "") {
     buttons.append(made);
     return made;
   };
-  button("Cancel", "no", "");
+  button("Not now", "no", "");
   const agrees = button(yes, "yes", "primary");
   dialog.append(text);
   if (by) {

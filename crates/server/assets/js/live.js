@@ -29,15 +29,21 @@ export function live() {
   if (!main || !marks(main)) return;
   let source = null;
   let again = 0;
+  let gone = false;
 
   const open = () => {
-    if (source) return;
+    if (source || gone) return;
     source = new EventSource(`/dashboard/live?page=${encodeURIComponent(location.pathname + location.search)}`);
     source.addEventListener("open", () => say("on", "Live"));
     source.addEventListener("error", () => {
       say("off", "Reconnecting");
       // Browsers come back by themselves to a server that was away, but not to one that refused them.
       if (source?.readyState === EventSource.CLOSED) refused();
+    });
+    source.addEventListener("gone", () => {
+      close();
+      gone = true;
+      say("off", "No longer there. Reload to see.");
     });
     source.addEventListener("stale", () => say("off", "Not up to date"));
     source.addEventListener("part", (event) => {

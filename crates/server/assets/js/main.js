@@ -27,6 +27,9 @@ addEventListener("pageshow", () => {
   for (const field of document.querySelectorAll("form[data-filters] :disabled")) field.disabled = false;
 });
 
+// On a phone the menu is wider than the screen.
+document.querySelector('.menu [aria-current="page"]')?.scrollIntoView({ block: "nearest", inline: "center" });
+
 showTimes();
 setInterval(showTimes, 1000);
 actions();

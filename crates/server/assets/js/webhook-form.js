@@ -178,11 +178,13 @@ function fault(problem) {
 let timer, turn = 0;
 async function check() {
   const mine = ++turn;
-  const body = toSend();
-  const missing = id ? [] : Object.keys(NEEDED).filter((name) => !(name in body) && !touched.has(name));
-  for (const name of missing) body[name] = NEEDED[name];
   let problem = null;
+  let missing = [];
   try {
+    // Throws what cannot even be read, such as JSON that is none.
+    const body = toSend();
+    missing = id ? [] : Object.keys(NEEDED).filter((name) => !(name in body) && !touched.has(name));
+    for (const name of missing) body[name] = NEEDED[name];
     // Nothing, or what is wrong.
     problem = await call("POST", `${base}/check${id ? `?id=${id}` : ""}`, body);
   } catch (found) {

@@ -45,13 +45,13 @@ const ENDS: &str = "<!--/live-->";
 
 /// A page as somebody sees it: by their key, and where it is.
 type Place = (Option<KeyId>, Uri);
-/// The part that changes, as it is now; empty while it cannot be told.
-type Part = Arc<str>;
-
 /// What came of rendering a page.
+#[derive(Clone, Debug, PartialEq)]
 enum Rendered {
+    /// It was not tried yet.
+    Nothing,
     /// The part that changes.
-    Part(Part),
+    Part(Arc<str>),
     /// Not now: the store may be away.
     Later,
     /// It is not there, not for this viewer any more, too large, or has no part that changes.
@@ -64,7 +64,7 @@ pub(super) struct Live(Arc<Inner>);
 
 struct Inner {
     pages: Router,
-    watched: Mutex<HashMap<Place, Weak<watch::Receiver<Part>>>>,
+    watched: Mutex<HashMap<Place, Weak<watch::Receiver<Rendered>>>>,
 }
 
 impl Live {
@@ -74,7 +74,7 @@ impl Live {
     }
 
     /// What changes on a page. None: there are too many already.
-    fn watch(&self, viewer: Viewer, uri: Uri, app: &AppState) -> Option<Arc<watch::Receiver<Part>>> {
+    fn watch(&self, viewer: Viewer, uri: Uri, app: &AppState) -> Option<Arc<watch::Receiver<Rendered>>> {
         let mut watched = self.0.watched.lock();
         let place = (viewer.by.key, uri);
         if let Some(known) = watched.get(&place).and_then(Weak::upgrade) {
@@ -85,7 +85,7 @@ impl Live {
         if watched.len() >= MOST_PAGES || of_key >= MOST_OF_A_KEY {
             return None;
         }
-        let (sender, receiver) = watch::channel(Part::from(""));
+        let (sender, receiver) = watch::channel(Rendered::Nothing);
         let receiver = Arc::new(receiver);
         watched.insert(place.clone(), Arc::downgrade(&receiver));
         // It ends with the last who listens: by then nobody holds the receiver.
@@ -109,7 +109,7 @@ impl Live {
         };
         let body = body.to_bytes();
         match std::str::from_utf8(&body).ok().and_then(part_of) {
-            Some(part) => Rendered::Part(Part::from(part)),
+            Some(part) => Rendered::Part(part.into()),
             None => Rendered::Never,
         }
     }
@@ -124,8 +124,8 @@ async fn keep_rendering(
     live: Live,
     viewer: Viewer,
     uri: Uri,
-    sender: watch::Sender<Part>,
-    page: Weak<watch::Receiver<Part>>,
+    sender: watch::Sender<Rendered>,
+    page: Weak<watch::Receiver<Rendered>>,
     app: AppState,
 ) {
     loop {
@@ -134,16 +134,16 @@ async fn keep_rendering(
         if page.strong_count() == 0 || app.is_draining() || !is_known {
             return;
         }
-        let part = match live.render(&viewer, &uri).await {
-            Rendered::Part(part) => part,
-            Rendered::Later => Part::from(""),
-            Rendered::Never => return,
-        };
+        let rendered = live.render(&viewer, &uri).await;
+        let is_over = rendered == Rendered::Never;
         sender.send_if_modified(|shown| {
-            let changed = **shown != *part;
-            *shown = part;
+            let changed = *shown != rendered;
+            *shown = rendered;
             changed
         });
+        if is_over {
+            return;
+        }
         tokio::time::sleep(EVERY).await;
     }
 }
@@ -173,16 +173,16 @@ pub(super) async fn listen(
     })?;
     let mut parts = (*page).clone();
     // Whoever comes later than others begins with what they see.
-    if !parts.borrow().is_empty() {
+    if *parts.borrow() != Rendered::Nothing {
         parts.mark_changed();
     }
     let events = stream::unfold((parts, page), async |(mut parts, page)| {
         // It ends with the one who renders.
         parts.changed().await.ok()?;
-        let part = parts.borrow_and_update().clone();
-        let event = match part.is_empty() {
-            true => Event::default().event("stale").data("-"),
-            false => Event::default().event("part").data(&*part),
+        let event = match &*parts.borrow_and_update() {
+            Rendered::Part(part) => Event::default().event("part").data(&**part),
+            Rendered::Nothing | Rendered::Later => Event::default().event("stale").data("-"),
+            Rendered::Never => Event::default().event("gone").data("-"),
         };
         Some((Ok::<_, Infallible>(event), (parts, page)))
     });

@@ -60,6 +60,9 @@ pub(super) struct Login {
     key: String,
     #[serde(default)]
     next: String,
+    /// Whether it was the page of those who come with a link.
+    #[serde(default)]
+    portal: bool,
 }
 
 /// Begins a session.
@@ -75,7 +78,7 @@ pub(super) async fn log_in(
     }
     let Some((caller, value)) = app.log_in(login.key.trim(), client_address(&extensions)) else {
         let error = "This key or link is not valid: it may be mistyped, revoked, over, or not meant for use from here.";
-        let page = LoginPage { portal: false, next: safe(&login.next), error: Some(error) };
+        let page = LoginPage { portal: login.portal, next: safe(&login.next), error: Some(error) };
         return Ok((StatusCode::UNAUTHORIZED, Html::of(&page)?).into_response());
     };
     let next = match safe(&login.next) {
@@ -90,6 +93,8 @@ pub(super) async fn log_in(
 #[derive(Deserialize)]
 pub(super) struct Logout {
     token: String,
+    #[serde(default)]
+    portal: bool,
 }
 
 /// Ends a session in this browser.
@@ -103,7 +108,8 @@ pub(super) async fn log_out(
         return Ok(Redirect::to("/dashboard").into_response());
     }
     let cookie = cookie::end(is_secure(&extensions)).ok_or_else(Problem::internal)?;
-    Ok(([(header::SET_COOKIE, cookie)], Redirect::to("/dashboard/login")).into_response())
+    let next = if logout.portal { "/portal" } else { "/dashboard/login" };
+    Ok(([(header::SET_COOKIE, cookie)], Redirect::to(next)).into_response())
 }
 
 /// Whether a browser says that another site made it send this.

@@ -79,7 +79,7 @@ pub(super) async fn list(State(app): State<AppState>, looking: Looking, asked: A
     let found = app.list_operations(looking.tenant.clone(), paging.request()?).await?;
     let page = paging.page(found, |one| one.id, |one| Row::of(one, &app));
     let next = page.next_cursor.map(|cursor| asked.with("cursor", &cursor));
-    Html::of(&ListPage { frame: looking.frame("dead"), asked, rows: page.data, next })
+    Html::of(&ListPage { frame: looking.frame("operations"), asked, rows: page.data, next })
 }
 
 /// A part of a progress bar.
@@ -138,7 +138,7 @@ pub(super) async fn detail(State(app): State<AppState>, looking: Looking) -> Sho
     let named = selection.webhook_ids.iter().take(NAMED).copied();
     let names = Names::of(&app, &looking.tenant, named).await?;
     let asked_for = told(selection, &names);
-    let frame = looking.frame("dead");
+    let frame = looking.frame("operations");
     let link = (operation.order.among == Among::Dead).then(|| format!("{}/dead", frame.base()));
     let row = Row::of(operation, &app);
     let progress = &row.view.progress;

@@ -14,7 +14,7 @@ pub(super) fn waits_for(waiting: &Waiting) -> &'static str {
         WaitingOn::RateLimit => "rate limit",
         WaitingOn::InFlightLimit => "endpoint busy",
         WaitingOn::Order => "behind another in order",
-        WaitingOn::Paused => "webhook paused",
+        WaitingOn::Paused => "webhook paused, or not verified yet",
         WaitingOn::Capacity => "its turn",
         WaitingOn::Pool => "no worker for its pool",
     }
