@@ -80,7 +80,7 @@ story(async (stage) => {
     await page.getByRole("button", { name: "Resume" }).click();
     await badge("active");
     await page.getByRole("button", { name: "Delete" }).click();
-    await page.getByRole("dialog").getByRole("button", { name: "Cancel" }).click();
+    await page.getByRole("dialog").getByRole("button", { name: "Not now" }).click();
     await page.getByRole("button", { name: "Delete" }).click();
     await follow(page, page.getByRole("dialog").getByRole("button", { name: "Delete" }));
     await page.getByRole("heading", { name: "Webhooks" }).waitFor();

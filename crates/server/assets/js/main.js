@@ -28,7 +28,9 @@ addEventListener("pageshow", () => {
 });
 
 // On a phone the menu is wider than the screen.
-document.querySelector('.menu [aria-current="page"]')?.scrollIntoView({ block: "nearest", inline: "center" });
+const menu = document.querySelector(".menu");
+const here = menu?.querySelector('[aria-current="page"]');
+if (here) menu.scrollLeft = here.offsetLeft - menu.offsetLeft - (menu.clientWidth - here.clientWidth) / 2;
 
 showTimes();
 setInterval(showTimes, 1000);
