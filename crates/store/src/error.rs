@@ -15,6 +15,9 @@ pub enum StoreError {
     /// A query took longer than a query may.
     #[error("the query took too long and was stopped")]
     TooSlow,
+    /// So many of a listing cannot be left out: what is wanted is too rare. The same question has the same answer.
+    #[error("what is wanted is too rare for so many of it to be left out")]
+    OffsetTooFar,
     /// This one item cannot be stored, whatever is tried; its neighbours are fine.
     #[error("the store refused an item: {0}")]
     Refused(String),

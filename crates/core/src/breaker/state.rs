@@ -124,6 +124,15 @@ impl SavedCircuit {
         self.state == CircuitState::Closed && self.forced.is_none()
     }
 
+    /// What it does: what a person has decided comes first.
+    pub fn in_force(&self) -> CircuitState {
+        match &self.forced {
+            Some(forced) if forced.open => CircuitState::Open,
+            Some(_) => CircuitState::Closed,
+            None => self.state,
+        }
+    }
+
     /// Until when nothing may go through; [`Time::FOREVER`] if nobody knows, none if something may.
     pub fn blocked_until(&self) -> Option<Time> {
         match &self.forced {

@@ -106,6 +106,11 @@ impl From<StoreError> for Problem {
                 "query_too_slow",
                 "the query took too long and was stopped; narrow it by webhook_id, event_type or from/to",
             ),
+            StoreError::OffsetTooFar => Invalid::new(
+                "offset",
+                "is further than a listing of something this rare is looked through; leave it out, and go on by cursor",
+            )
+            .into(),
             StoreError::Overloaded => Self::new(
                 unavailable,
                 "overloaded",

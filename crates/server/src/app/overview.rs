@@ -7,7 +7,7 @@ use redrive_core::{
     breaker::CircuitState,
     traffic::{Ended, Range},
 };
-use redrive_store::{Period, Runtime};
+use redrive_store::Period;
 
 use super::{
     App, AppError,
@@ -120,8 +120,8 @@ impl App {
     pub async fn circuits(&self, tenant: &TenantId) -> Result<CircuitsSeen, AppError> {
         let found = self.store().circuits(tenant.clone(), CIRCUITS + 1).await?;
         let mut seen = CircuitsSeen { more: found.len() > CIRCUITS, ..CircuitsSeen::default() };
-        for state in found.iter().take(CIRCUITS).map(state) {
-            match state {
+        for circuit in found.iter().take(CIRCUITS).filter_map(|runtime| runtime.circuit.as_ref()) {
+            match circuit.in_force() {
                 CircuitState::Closed => {}
                 CircuitState::HalfOpen => seen.half_open += 1,
                 CircuitState::Open => seen.open += 1,
@@ -164,18 +164,6 @@ fn worst_of(mut by_webhook: Vec<(WebhookId, u64)>) -> Vec<(WebhookId, u64)> {
     by_webhook.sort_unstable_by(|(a, of_a), (b, of_b)| of_b.cmp(of_a).then_with(|| a.cmp(b)));
     by_webhook.truncate(WORST);
     by_webhook
-}
-
-/// What a circuit does: what a person has decided comes first.
-fn state(runtime: &Runtime) -> CircuitState {
-    match &runtime.circuit {
-        None => CircuitState::Closed,
-        Some(circuit) => match &circuit.forced {
-            Some(forced) if forced.open => CircuitState::Open,
-            Some(_) => CircuitState::Closed,
-            None => circuit.state,
-        },
-    }
 }
 
 #[cfg(test)]

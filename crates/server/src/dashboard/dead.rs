@@ -52,8 +52,6 @@ struct DeadPage {
     by_cause: Vec<Group>,
     by_webhook: Vec<Group>,
     by_type: Vec<Group>,
-    /// The path of an export, with its filter.
-    export: String,
     /// The call that takes off the list what the filter wants.
     purge: String,
 }
@@ -103,13 +101,11 @@ pub(super) async fn list(
     let counted = stats.by_webhook.top.iter().take(GROUPS).map(|(id, _)| *id);
     let names = Names::of(&app, &tenant, shown.chain(counted)).await?;
     let choices = Choices::of(&app, &tenant, asked.value("webhook_id")).await?;
-    let query = asked.filter_query();
     Html::of(&DeadPage {
         by_cause: by_cause(&stats, &asked),
         by_webhook: by_webhook(&stats, &names, &asked),
         by_type: by_type(&stats, &asked),
-        export: format!("/dashboard/t/{tenant}/dead/export?{query}"),
-        purge: format!("DELETE /v1/dlq?{query}"),
+        purge: format!("DELETE /v1/dlq?{}", asked.filter_query()),
         frame: looking.frame("dead"),
         asked,
         choices,

@@ -243,8 +243,11 @@ impl<T: DeserializeOwned> FromRequestParts<AppState> for Asked<T> {
         let is_said =
             |name: &str, value: &str| !(value.trim().is_empty() || has_tenant && name == "tenant_id");
         let said = pairs.filter(|(name, value)| is_said(name, value));
-        let pairs: Vec<_> = said.map(|(name, value)| (in_utc(&name, &value).into_owned(), name)).collect();
-        let pairs: Vec<_> = pairs.into_iter().map(|(value, name)| (name, value)).collect();
+        let meant = |(name, value): (String, String)| {
+            let value = in_utc(&name, &value).into_owned();
+            (name, value)
+        };
+        let pairs: Vec<_> = said.map(meant).collect();
         let filled = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(&pairs).finish();
         let uri = format!("{path}?{filled}").parse().map_err(|_| AppError::NotFound("page"))?;
         let whole = std::mem::replace(&mut parts.uri, uri);

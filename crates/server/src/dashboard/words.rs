@@ -2,7 +2,7 @@
 
 use std::{borrow::Borrow, fmt::Display, time::Duration};
 
-use redrive_core::{DeliveryStatus, FailureCategory, breaker::CircuitState};
+use redrive_core::{DeliveryStatus, FailureCategory, breaker::CircuitState, gate::WaitingOn};
 
 /// A time, for a `<time>` element: scripts show how long ago it was.
 pub(super) fn stamp(time: impl Display) -> String {
@@ -101,15 +101,16 @@ pub(super) fn category(category: impl Borrow<FailureCategory>) -> String {
 
 /// What deliveries wait for, by its name, in words.
 pub(super) fn waiting_for(name: &str) -> &'static str {
-    match name {
-        "schedule" => "the time of their next attempt",
-        "circuit_open" => "an open circuit",
-        "rate_limit" => "a rate limit, or a pause that the endpoint asked for",
-        "in_flight_limit" => "requests of their webhook to end",
-        "order" => "the delivery before them in their order",
-        "paused" => "somebody to resume their webhook",
-        "pool" => "a worker of their tenant's pool",
-        _ => "their turn",
+    let named = WaitingOn::ALL.into_iter().find(|on| on.name() == name);
+    match named.unwrap_or(WaitingOn::Capacity) {
+        WaitingOn::Schedule => "the time of their next attempt",
+        WaitingOn::CircuitOpen => "an open circuit",
+        WaitingOn::RateLimit => "a rate limit, or a pause that the endpoint asked for",
+        WaitingOn::InFlightLimit => "requests of their webhook to end",
+        WaitingOn::Order => "the delivery before them in their order",
+        WaitingOn::Paused => "their webhook to be resumed or verified",
+        WaitingOn::Capacity => "their turn",
+        WaitingOn::Pool => "a worker of their tenant's pool",
     }
 }
 

@@ -194,7 +194,7 @@ impl History for Postgres {
     ) -> Answer<'_, Listed<StoredEvent, EventId>> {
         Box::pin(async move {
             let listed = self.read(|session| listing::events(session, &tenant, &filter, page)).await?;
-            listed.ok_or(StoreError::TooSlow)
+            listed.ok_or(StoreError::OffsetTooFar)
         })
     }
 
@@ -221,7 +221,7 @@ impl History for Postgres {
             let way = listing::Way { lead: Lead::of(&filter), dead: false };
             let listed =
                 self.read(|session| listing::deliveries(session, &tenant, way, &filter, page)).await?;
-            listed.ok_or(StoreError::TooSlow)
+            listed.ok_or(StoreError::OffsetTooFar)
         })
     }
 
@@ -235,7 +235,7 @@ impl History for Postgres {
             let way = listing::Way { lead: Lead::of_dead(&filter), dead: true };
             let listed =
                 self.read(|session| listing::deliveries(session, &tenant, way, &filter, page)).await?;
-            listed.ok_or(StoreError::TooSlow)
+            listed.ok_or(StoreError::OffsetTooFar)
         })
     }
 

@@ -147,7 +147,7 @@ impl History for Sqlite {
         page: PageRequest<EventId>,
     ) -> Answer<'_, Listed<StoredEvent, EventId>> {
         let listed = self.read(move |connection| listing::events(connection, &tenant, &filter, &page));
-        Box::pin(async move { listed.await?.ok_or(StoreError::TooSlow) })
+        Box::pin(async move { listed.await?.ok_or(StoreError::OffsetTooFar) })
     }
 
     fn delivery(&self, tenant: TenantId, id: DeliveryId) -> Answer<'_, Option<Delivery>> {
@@ -170,7 +170,7 @@ impl History for Sqlite {
         let lead = Lead::of(&filter);
         let listed = self
             .read(move |connection| listing::deliveries(connection, &tenant, lead, &filter, &page, false));
-        Box::pin(async move { listed.await?.ok_or(StoreError::TooSlow) })
+        Box::pin(async move { listed.await?.ok_or(StoreError::OffsetTooFar) })
     }
 
     fn list_dead(
@@ -182,7 +182,7 @@ impl History for Sqlite {
         let lead = Lead::of_dead(&filter);
         let listed =
             self.read(move |connection| listing::deliveries(connection, &tenant, lead, &filter, &page, true));
-        Box::pin(async move { listed.await?.ok_or(StoreError::TooSlow) })
+        Box::pin(async move { listed.await?.ok_or(StoreError::OffsetTooFar) })
     }
 
     fn count_dead(
