@@ -258,7 +258,7 @@ async fn states_are_told_in_words_with_the_way_out() {
     api.publish("order.created", json!({})).await;
     let html = browser.page(&page).await;
     assert!(html.contains("<b>Paused.</b>") && html.contains(&format!("POST /v1/webhooks/{id}/resume")));
-    assert!(html.contains("<b>1</b> waits for somebody to resume its webhook"), "{html}");
+    assert!(html.contains("<b>1</b> waits for its webhook to be resumed or verified"), "{html}");
     assert!(!html.contains("data-dialog=\"test\""), "a test would only wait");
     api.post(&format!("/v1/webhooks/{id}/disable"), json!({})).await.expect(200);
     let html = browser.page(&page).await;
