@@ -82,6 +82,11 @@ impl Bucket {
         Self { spent: 0, at: Time::default(), burst: 0 }
     }
 
+    /// A bucket that was empty at a time, whatever it may hold.
+    pub fn empty(at: Time) -> Self {
+        Self { spent: u64::MAX, at, burst: 0 }
+    }
+
     /// When the next token is there, in whole milliseconds and never too early; none if it is there now.
     pub fn due(&self, limit: &RateLimit, now: Time) -> Option<Time> {
         let (spent, at) = self.spent(limit, now);

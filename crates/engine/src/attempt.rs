@@ -58,38 +58,39 @@ impl Inner {
         match self.gate(&ready, &pass.hook).await {
             Ok(Gate::Go) => {
                 let tried = self.attempt(&ready, &pass.hook).await;
-                self.record_attempt(ready, pass, tried);
+                self.record_attempt(ready, pass, tried).await;
             }
             Ok(Gate::Poison) => {
                 let message = "the sending process died three times while sending this delivery";
                 let tried = self.failed_try(SendFailure::SenderDied, message);
-                self.record_attempt(ready, pass, tried);
+                self.record_attempt(ready, pass, tried).await;
             }
             Ok(Gate::End(next)) => {
-                self.not_sent(&ready, &pass);
+                self.not_sent(&ready, pass).await;
                 self.record_end(ready, next);
             }
             Ok(Gate::Lost) => {
-                self.not_sent(&ready, &pass);
+                self.not_sent(&ready, pass).await;
                 self.lost(&ready);
             }
             Ok(Gate::Late) => {
-                self.not_sent(&ready, &pass);
+                self.not_sent(&ready, pass).await;
                 self.give_back(ready);
             }
             Err(error) => {
                 tracing::warn!(delivery = %ready.id, %error, "the store cannot be asked; the delivery goes back");
-                self.not_sent(&ready, &pass);
+                self.not_sent(&ready, pass).await;
                 self.give_back(ready);
             }
         }
     }
 
     /// Frees what a delivery had taken that is not sent after all.
-    fn not_sent(self: &Arc<Self>, ready: &Ready, pass: &Pass) {
+    async fn not_sent(self: &Arc<Self>, ready: &Ready, mut pass: Pass) {
+        drop(pass.slot.take());
         if pass.probe.is_some() {
             let report = Report { call: Call::Ignored, probe: pass.probe, success: None, hold_until: None };
-            let changed = self.coordination.report(&pass.hook, report, self.clock.now());
+            let changed = self.tell_all(&pass.hook, report).await;
             self.circuit_changed(&pass.hook, &changed);
             if let Some(moved) = changed.circuit {
                 self.keep_soon(moved.tenant, moved.webhook, moved.saved);

@@ -10,7 +10,7 @@ use redrive_store::StoreError;
 
 use crate::{
     Engine, Inner,
-    coordination::{Changed, CircuitAction, Moved},
+    coordination::{Changed, CircuitAction, Moved, redis::Away},
     registry::Hook,
 };
 
@@ -64,7 +64,7 @@ impl Inner {
     }
 
     /// Acts on a circuit that moved without an outcome, and stores it.
-    fn moved(self: &Arc<Self>, hook: &Hook, moved: Moved) {
+    pub(crate) fn moved(self: &Arc<Self>, hook: &Hook, moved: Moved) {
         self.act_on(hook, &moved);
         self.keep_soon(moved.tenant, moved.webhook, moved.saved);
     }
@@ -122,6 +122,9 @@ impl Inner {
             let find = |webhook| self.registry.hook(webhook);
             let ours = |webhook| self.moves_circuit_of(webhook);
             let ticked = self.coordination.tick(now, &find, &ours);
+            if let Some(shared) = self.shared() {
+                ticked.look.into_iter().for_each(|hook| shared.look_soon(hook));
+            }
             for hook in ticked.half_open {
                 // A probe may have been lost: another one takes its place.
                 let moves = self.dispatch.unpark(self.whom(&hook), self.coordination.reconsider(&hook));
@@ -159,7 +162,12 @@ impl Engine {
             // Another node may have moved it just now.
             inner.learn([webhook].into()).await?;
         }
-        if let Some(moved) = inner.coordination.act(&hook, action, inner.clock.now()) {
+        let shared = match inner.shared() {
+            Some(shared) => shared.act(&hook, action.clone()).await,
+            None => Err(Away),
+        };
+        let moved = shared.unwrap_or_else(|_| inner.coordination.act(&hook, action, inner.clock.now()));
+        if let Some(moved) = moved {
             inner.act_on(&hook, &moved);
             let stored = inner.store.set_circuit(moved.tenant.clone(), webhook, moved.saved.clone()).await;
             inner.alarm.ring();

@@ -40,6 +40,11 @@ pub(crate) struct News {
 }
 
 impl News {
+    /// Has what is new read at once.
+    pub(crate) fn is_there(&self) {
+        self.there.notify_one();
+    }
+
     /// Has everything read anew.
     pub(crate) fn missed_some(&self) {
         self.missed.store(true, Relaxed);
@@ -221,9 +226,14 @@ impl Inner {
         Ok(unsure)
     }
 
-    fn act_on_learnt(self: &Arc<Self>, hook: &Hook, learnt: Learnt) {
+    pub(crate) fn act_on_learnt(self: &Arc<Self>, hook: &Hook, learnt: Learnt) {
         match learnt {
             Learnt::Unsure | Learnt::Nothing => {}
+            Learnt::Elsewhere => {
+                if let (Some(shared), Some(hook)) = (self.shared(), self.registry.hook(hook.id)) {
+                    shared.look_soon(hook);
+                }
+            }
             Learnt::Blocked(until) => self.park(hook, Some(until)),
             Learnt::Free(trickle) => {
                 self.leave_to_home(hook);

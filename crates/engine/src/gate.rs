@@ -2,12 +2,17 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redrive_core::{DeadReason, Time, breaker::CircuitState, decide, event::ERASED, gate::WaitingOn};
+use redrive_core::{
+    DeadReason, Time, breaker::CircuitState, decide, event::ERASED, gate::WaitingOn, webhook::WebhookState,
+};
 use redrive_store::{Next, StoreError};
 
 use crate::{
     Inner,
-    coordination::{Ask, Grant},
+    coordination::{
+        Ask, Grant,
+        redis::{Asked, Given, Shared, Slot},
+    },
     dispatch::{Moves, Ready, Refusal, Refused},
     registry::Hook,
 };
@@ -18,6 +23,8 @@ pub(crate) struct Pass {
     /// The ticket of a probe of a half-open circuit.
     pub(crate) probe: Option<u64>,
     pub(crate) circuit: CircuitState,
+    /// Its place among the requests that all nodes together may have under way to the webhook.
+    pub(crate) slot: Option<Slot>,
 }
 
 /// What the gate says of one that nothing holds back.
@@ -45,6 +52,10 @@ fn parked_until(until: Option<Time>, now: Time) -> Time {
 
 /// How long a probe that was sent may stay away beyond its timeout before it counts as lost.
 const GRACE: Duration = Duration::from_secs(10);
+
+fn patience(ready: &Ready, hook: &Hook) -> Duration {
+    hook.policy.timeout(ready.attempt) + GRACE
+}
 
 impl Inner {
     /// Starts what dispatch lets go and the gate lets pass, gives back what has to wait in the store, and has
@@ -88,32 +99,111 @@ impl Inner {
             match self.registry.hook(ready.webhook) {
                 // What is over needs nobody's leave to end, and no token.
                 Some(hook) if ready.term.is_over() || end_without_request(&ready, &hook, now).is_some() => {
-                    self.spawn(ready, Pass { hook, probe: None, circuit: CircuitState::Closed });
+                    self.spawn(ready, Pass { hook, probe: None, circuit: CircuitState::Closed, slot: None });
                 }
                 Some(hook) => known.push((ready, hook)),
                 None => self.start_unknown(ready),
             }
         }
+        match self.shared() {
+            Some(shared) => self.start_shared(shared.clone(), known, now),
+            None => self.start_here(known, now),
+        }
+    }
+
+    /// Starts those that may go as far as this node knows.
+    fn start_here(self: &Arc<Self>, known: Vec<(Ready, Arc<Hook>)>, now: Time) -> Vec<Refused> {
         let asks: Vec<_> = known
             .iter()
-            .map(|(ready, hook)| Ask {
-                hook,
-                event: ready.event.id,
-                patience: hook.policy.timeout(ready.attempt) + GRACE,
-            })
+            .map(|(ready, hook)| Ask { hook, event: ready.event.id, patience: patience(ready, hook) })
             .collect();
         let grants = self.coordination.admit(&asks, now);
         drop(asks);
+        let grants = grants.into_iter().map(|grant| (grant, None));
+        self.start_granted(known.into_iter().zip(grants), now)
+    }
+
+    /// Starts those that nothing limits and nothing is known against, if this node holds a slot for them, and asks
+    /// for the others, all at once.
+    fn start_shared(
+        self: &Arc<Self>,
+        shared: Arc<Shared>,
+        known: Vec<(Ready, Arc<Hook>)>,
+        now: Time,
+    ) -> Vec<Refused> {
+        let (mut granted, mut asked) = (Vec::new(), Vec::new());
+        for (ready, hook) in known {
+            // Whatever this node knows for sure nobody has to be asked about.
+            if hook.state != WebhookState::Active || self.is_held(&hook, now) {
+                granted.extend(self.held_here(ready, hook, now));
+                continue;
+            }
+            let slot = shared.slots.take(hook.id);
+            if slot.is_some() && !self.coordination.must_ask(&hook, now) {
+                granted
+                    .push(((ready, hook), (Grant::Go { probe: None, circuit: CircuitState::Closed }, slot)));
+            } else {
+                asked.push((ready, hook, slot));
+            }
+        }
+        if !asked.is_empty() {
+            let inner = self.clone();
+            self.runtime.spawn(async move { inner.ask(shared, asked).await });
+        }
+        self.start_granted(granted, now)
+    }
+
+    /// What this node alone has to say about one that has to wait.
+    fn held_here(&self, ready: Ready, hook: Arc<Hook>, now: Time) -> Option<((Ready, Arc<Hook>), Given)> {
+        let ask = Ask { hook: &hook, event: ready.event.id, patience: patience(&ready, &hook) };
+        let grant = self.coordination.admit(&[ask], now).pop()?;
+        Some(((ready, hook), (grant, None)))
+    }
+
+    /// Asks all nodes, as it were, for leave to send these.
+    async fn ask(self: Arc<Self>, shared: Arc<Shared>, asked: Vec<(Ready, Arc<Hook>, Option<Slot>)>) {
+        let asks = asked.iter().map(|(ready, hook, slot)| Asked {
+            hook: hook.clone(),
+            event: ready.event.id,
+            patience: patience(ready, hook).as_millis() as u64,
+            has_slot: slot.is_some(),
+        });
+        let given = shared.admit(asks.collect()).await;
+        let now = self.clock.now();
+        let refused = match given {
+            Ok(given) => {
+                let granted = asked.into_iter().zip(given).map(|((ready, hook, had), (grant, slot))| {
+                    ((ready, hook), (grant, slot.or(had.filter(|_| matches!(grant, Grant::Go { .. })))))
+                });
+                self.start_granted(granted, now)
+            }
+            Err(_) => self.start_here(asked.into_iter().map(|(ready, hook, _)| (ready, hook)).collect(), now),
+        };
+        if !refused.is_empty() {
+            let moves = self.dispatch.refuse(refused);
+            self.carry_out(moves);
+            self.gate_alarm.notify_one();
+        }
+    }
+
+    /// Starts those that may go. Gives the others.
+    fn start_granted(
+        self: &Arc<Self>,
+        granted: impl IntoIterator<Item = ((Ready, Arc<Hook>), Given)>,
+        now: Time,
+    ) -> Vec<Refused> {
         let mut refused = Vec::new();
-        for ((ready, hook), grant) in known.into_iter().zip(grants) {
+        for ((ready, hook), (grant, slot)) in granted {
             match grant {
-                Grant::Go { probe, circuit } => self.spawn(ready, Pass { hook, probe, circuit }),
+                Grant::Go { probe, circuit } => self.spawn(ready, Pass { hook, probe, circuit, slot }),
                 Grant::Wait { until, why, scope } => {
                     self.metrics.held_back(why);
                     let how = match (why, until) {
                         (WaitingOn::RateLimit, Some(until)) if !self.is_held(&hook, now) => {
                             Refusal::Soon(scope, until)
                         }
+                        // The others have all slots: soon one is free.
+                        (WaitingOn::InFlightLimit, Some(until)) => Refusal::Soon(scope, until),
                         (WaitingOn::CircuitOpen | WaitingOn::RateLimit, until) => {
                             Refusal::Park(parked_until(until, now))
                         }
@@ -136,7 +226,7 @@ impl Inner {
 
     /// Whether it is the endpoint that wants a rest, not a bucket that is empty.
     fn is_held(&self, hook: &Hook, now: Time) -> bool {
-        self.coordination.standing(hook, now).held_until.is_some()
+        self.coordination.held_until(hook.id, now).is_some()
     }
 
     /// A delivery whose webhook this node has not read yet, or which is gone.

@@ -76,10 +76,11 @@ impl Inner {
         self.fleet.is_shared()
             && needs_home(&HomeFacts {
                 ordered: hook.ordering != Ordering::None,
-                rate_limited: hook.rate_limit().is_some(),
-                troubled: self.coordination.is_troubled(hook.id, self.clock.now()),
+                // Redis counts for all nodes, wherever they send from.
+                rate_limited: self.shared().is_none() && hook.rate_limit().is_some(),
+                troubled: self.shared().is_none() && self.coordination.is_troubled(hook.id, self.clock.now()),
                 max_in_flight: hook.max_in_flight as usize,
-                senders: hook.tenant.share().of,
+                senders: hook.tenant.part().of,
             })
     }
 
@@ -97,7 +98,7 @@ impl Inner {
         Whom {
             webhook: hook.id,
             tenant: &hook.tenant.id,
-            max_in_flight: if self.needs_home(hook) { most } else { hook.tenant.share().of_count(most) },
+            max_in_flight: if self.needs_home(hook) { most } else { hook.tenant.part().of_count(most) },
             tenant_max_in_flight: hook.tenant.max_in_flight(),
         }
     }

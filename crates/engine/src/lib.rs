@@ -9,7 +9,8 @@
 //! `catalogue` is what a tenant says about its event types, and is asked before anything is stored.
 //!
 //! Among other nodes on the same store: `fleet` beats and takes over from the dead, `follow` learns what others
-//! changed, `homes` are webhooks that one node alone sends to, `shares` divides what all use together.
+//! changed, `homes` are webhooks that one node alone sends to, `shares` divides what all use together,
+//! `sharing` has Redis count it instead.
 //!
 //! The engine carries out what `redrive-core` decides and `redrive-store` remembers. Only `record` writes
 //! outcomes, only `queue` claims, only `clock` reads a clock or rolls dice.
@@ -40,6 +41,7 @@ mod replay;
 mod schedule;
 mod settings;
 mod shares;
+mod sharing;
 mod supervisor;
 mod tenancy;
 mod verification;
@@ -55,21 +57,28 @@ use redrive_store::{Epoch, Store};
 use tokio::sync::{Notify, Semaphore};
 
 pub use circuit::Circuits;
-pub use coordination::CircuitAction;
+pub use coordination::{CircuitAction, redis::Token};
 pub use dispatch::{Held, Load};
 pub use metrics::Metrics;
 pub use operations::{Survey, TurnError};
 pub use publish::{Draft, PublishError, Receipt};
 pub use registry::{Hook, Registry};
 pub use replay::{ReplayError, ReplayTo};
-pub use settings::Settings;
+pub use settings::{RedisSettings, Settings};
 pub use tenancy::Tenancy;
 pub use waiting::{GateView, Waiting};
 pub use webhooks::ChangeError;
 
 use crate::{
-    clock::Clock, coordination::Coordination, dispatch::Dispatch, fleet::Fleet, health::Health,
-    operations::Operating, record::Kept, schedule::Alarm, shares::Shares,
+    clock::Clock,
+    coordination::{Local, redis::Shared},
+    dispatch::Dispatch,
+    fleet::Fleet,
+    health::Health,
+    operations::Operating,
+    record::Kept,
+    schedule::Alarm,
+    shares::Shares,
 };
 
 /// The running data path. Cheap to clone; see [`Engine::start`], [`Engine::drain`] and [`Engine::stop`].
@@ -84,7 +93,9 @@ struct Inner {
     metrics: Metrics,
     registry: Registry,
     dispatch: Dispatch,
-    coordination: Box<dyn Coordination>,
+    coordination: Arc<Local>,
+    /// What Redis decides for all nodes, where there is one.
+    shared: Option<Arc<Shared>>,
     /// How many retries go at once.
     pace: Mutex<Pace>,
     /// How webhooks do, as far as it is not stored yet.

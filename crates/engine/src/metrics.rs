@@ -78,6 +78,12 @@ pub struct Metrics {
     pub(crate) oldest_event: Gauge<i64, std::sync::atomic::AtomicI64>,
     /// Whether the store took the last write.
     pub(crate) store_up: Gauge<i64, std::sync::atomic::AtomicI64>,
+    /// Whether Redis answers; 0 where there is none.
+    pub(crate) redis_up: Gauge<i64, std::sync::atomic::AtomicI64>,
+    /// Whether there is a Redis and it does not answer.
+    pub(crate) redis_fallback: Gauge<i64, std::sync::atomic::AtomicI64>,
+    /// Batches sent to Redis.
+    pub(crate) redis_round_trips: Counter,
 }
 
 fn attempt_numbers() -> Histogram {
@@ -119,6 +125,9 @@ impl Metrics {
             months_pruned: Counter::default(),
             oldest_event: Gauge::default(),
             store_up: Gauge::default(),
+            redis_up: Gauge::default(),
+            redis_fallback: Gauge::default(),
+            redis_round_trips: Counter::default(),
         };
         metrics.store_up.set(1);
         metrics.list(registry);
@@ -180,6 +189,17 @@ impl Metrics {
             self.oldest_event.clone(),
         );
         registry.register("webhook_store_up", "1 while the store takes writes", self.store_up.clone());
+        registry.register("webhook_redis_up", "1 while Redis answers", self.redis_up.clone());
+        registry.register(
+            "webhook_redis_fallback_active",
+            "1 while there is a Redis that does not answer, and this node goes by what it knows",
+            self.redis_fallback.clone(),
+        );
+        registry.register(
+            "redrive_redis_round_trips",
+            "Batches of decisions sent to Redis",
+            self.redis_round_trips.clone(),
+        );
     }
 
     /// Notes how long a request and its phases took.

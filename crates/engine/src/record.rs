@@ -52,13 +52,16 @@ pub(crate) struct Kept {
 
 impl Inner {
     /// Decides what an attempt means and records it.
-    pub(crate) fn record_attempt(self: &Arc<Self>, ready: Ready, pass: Pass, tried: Tried) {
+    pub(crate) async fn record_attempt(self: &Arc<Self>, ready: Ready, mut pass: Pass, tried: Tried) {
+        // The request is over, and another one may go in its place.
+        drop(pass.slot.take());
         let now = self.clock.now();
         let hook = &pass.hook;
         let verdict = classify(&tried.answer(), &hook.policy, now);
         let cancel = self.dispatch.cancel_reason(ready.id).or_else(|| self.webhook_over(&ready));
         let decided = self.decide(&ready, hook, &verdict, cancel.is_some());
-        let changed = self.report(&pass, &tried, &verdict, &decided, cancel.is_some());
+        let report = self.report(&pass, &tried, &verdict, &decided, cancel.is_some());
+        let changed = self.tell_all(hook, report).await;
         let disable = self.disable(&decided, &changed, category(&verdict).is_some(), now);
         // Before the slot is free: what is queued behind must not be sent while this is being stored.
         if let Some(reason) = &disable {
@@ -94,7 +97,7 @@ impl Inner {
         self.offer(Pending { outcome: Arc::new(outcome), ready, verdict: Some((verdict, pass.hook)) });
     }
 
-    /// Tells the circuit and the statistics how it went.
+    /// Tells the statistics how it went, and makes up what the circuit is told.
     fn report(
         &self,
         pass: &Pass,
@@ -102,20 +105,19 @@ impl Inner {
         verdict: &Verdict,
         decided: &Decided,
         cancelled: bool,
-    ) -> Changed {
+    ) -> Report {
         let now = self.clock.now();
         let category = category(verdict);
         self.health.add(&pass.hook, tried.exchange.timings.total, category, now);
         // What we cut off ourselves, or was called off, tells nothing about the endpoint.
         let ours = matches!(&tried.exchange.result, Err(failed) if failed.failure == SendFailure::Drained);
         let tells_nothing = category.is_some() && (cancelled || ours);
-        let report = Report {
+        Report {
             call: if tells_nothing { Call::Ignored } else { Call::of(category) },
             probe: pass.probe,
             success: (!tells_nothing).then_some(category.is_none()),
             hold_until: decided.hold_until,
-        };
-        self.coordination.report(&pass.hook, report, now)
+        }
     }
 
     /// Why the webhook is to be disabled, if it is.

@@ -51,6 +51,28 @@ pub struct Settings {
     pub retry: RetryPolicy,
     /// What requests call us.
     pub user_agent: String,
+    /// The Redis that all nodes of a fleet share, if there is one.
+    pub redis: Option<RedisSettings>,
+}
+
+/// Where Redis is, and how nodes find one another in it.
+#[derive(Clone)]
+pub struct RedisSettings {
+    /// `redis://` or `rediss://`, with user and password if it asks for them.
+    pub url: String,
+    /// What its keys begin with: fleets that share a Redis have different ones.
+    pub namespace: String,
+    /// How long an answer may take before the node goes by itself.
+    pub timeout: Duration,
+    /// The certificate of the authority to trust, as PEM; the system's if there is none.
+    pub ca: Option<Vec<u8>>,
+}
+
+impl std::fmt::Debug for RedisSettings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The URL may hold a password.
+        f.debug_struct("RedisSettings").field("namespace", &self.namespace).finish_non_exhaustive()
+    }
 }
 
 impl Default for Settings {
@@ -76,6 +98,7 @@ impl Default for Settings {
             archive: false,
             retry: RetryPolicy::default(),
             user_agent: concat!("Redrive/", env!("CARGO_PKG_VERSION")).into(),
+            redis: None,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! This node's part of what all that send may use together. Most of the time it is read: a word for each pool.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use redrive_core::{limiter::RateLimit, share::Share};
 use redrive_store::{Epoch, Node};
@@ -17,6 +17,8 @@ pub(crate) struct Shares {
     all: Cell,
     /// How fast is sent for all together.
     global: Option<RateLimit>,
+    /// Redis counts what all use together, so that nothing has to be divided.
+    whole: AtomicBool,
 }
 
 /// A share in one word.
@@ -47,7 +49,7 @@ impl Cell {
 impl Shares {
     pub(crate) fn new(pools: &[String], global: Option<RateLimit>) -> Self {
         let pools = pools.iter().map(|pool| (pool.clone(), Cell::new())).collect();
-        Self { pools, all: Cell::new(), global }
+        Self { pools, all: Cell::new(), global, whole: AtomicBool::new(false) }
     }
 
     /// Takes note of who is there. True if this node's part of anything has changed.
@@ -66,6 +68,15 @@ impl Shares {
         changed
     }
 
+    /// Whether Redis counts what all use together.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.whole.load(Relaxed)
+    }
+
+    pub(crate) fn set_whole(&self, whole: bool) {
+        self.whole.store(whole, Relaxed);
+    }
+
     /// Where a pool is among those that this node serves.
     pub(crate) fn place_of(&self, pool: &str) -> Option<usize> {
         self.pools.iter().position(|(name, _)| name == pool)
@@ -78,7 +89,7 @@ impl Shares {
 
     /// This node's part of what is sent for all together.
     pub(crate) fn global(&self) -> Option<RateLimit> {
-        self.global.map(|limit| part(self.all.get(), limit))
+        self.global.map(|limit| if self.is_whole() { limit } else { part(self.all.get(), limit) })
     }
 
     /// Whether a share leaves anything of a limit to this node. With fewer requests a minute than nodes some
@@ -86,7 +97,7 @@ impl Shares {
     pub(crate) fn has_part(&self, share: Share, limit: impl FnOnce() -> Option<RateLimit>) -> bool {
         let leaves =
             |share: Share, limit: Option<RateLimit>| limit.is_none_or(|limit| share.of_rate(limit).is_some());
-        let all = self.all.get();
+        let all = if self.is_whole() { Share::ALONE } else { self.all.get() };
         (share == Share::ALONE || leaves(share, limit())) && (all == Share::ALONE || leaves(all, self.global))
     }
 }

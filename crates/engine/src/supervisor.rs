@@ -13,7 +13,10 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Engine, Inner, Metrics, Registry, Settings, catalogue,
     clock::Clock,
-    coordination::Local,
+    coordination::{
+        Local,
+        redis::{Link, Shared},
+    },
     dispatch::{Bounds, Dispatch},
     fleet::{self, Fleet},
     health::Health,
@@ -52,9 +55,15 @@ impl Engine {
             max_bytes: settings.max_bytes,
             lane_items: settings.lane_items,
         };
+        let local = Arc::new(Local::new(shares.clone()));
+        // A store of its own has nobody to share with.
+        let redis = settings.redis.as_ref().filter(|_| shared);
+        let link = redis.map(|redis| Link::new(redis, joined.0.epoch.0.to_string())).transpose();
+        let link = link.map_err(|error| StoreError::Refused(format!("redis.url cannot be used: {error}")))?;
         let inner = Arc::new(Inner {
+            shared: link.is_some().then(|| Arc::new(Shared::new(local.clone()))),
             registry: Registry::new(settings.clone(), shares.clone()),
-            coordination: Box::new(Local::new(shares.clone())),
+            coordination: local,
             fleet: Fleet::new(shared, settings.lease, joined),
             health: Health::default(),
             pace: Mutex::new(Pace::default()),
@@ -86,6 +95,11 @@ impl Engine {
             tokio::spawn(inner.clone().keep_following(mark));
         } else {
             tokio::spawn(inner.clone().rescue_all());
+        }
+        if let (Some(link), Some(common)) = (link, inner.shared.clone()) {
+            inner.metrics.redis_fallback.set(1);
+            inner.hint_through(&common);
+            tokio::spawn(inner.clone().keep_sharing(common, link));
         }
         tokio::spawn(inner.clone().keep_gates());
         tokio::spawn(inner.clone().keep_expiring());

@@ -58,6 +58,11 @@ impl Tenancy {
         self.shares.of_pool(self.pool.load(Relaxed))
     }
 
+    /// This node's share of what Redis counts for all: everything while Redis does.
+    pub(crate) fn part(&self) -> Share {
+        if self.shares.is_whole() { Share::ALONE } else { self.share() }
+    }
+
     /// How fast is sent for it, by all nodes together.
     fn whole_rate(&self) -> Option<RateLimit> {
         self.rules.read().rate_limit.or(self.default_rate)
@@ -65,7 +70,7 @@ impl Tenancy {
 
     /// How fast this node sends for it.
     pub(crate) fn rate_limit(&self) -> Option<RateLimit> {
-        self.whole_rate().map(|limit| shares::part(self.share(), limit))
+        self.whole_rate().map(|limit| shares::part(self.part(), limit))
     }
 
     /// Requests of this node at once.
@@ -81,7 +86,7 @@ impl Tenancy {
 
     /// Whether this node sends for it.
     pub(crate) fn is_served(&self) -> bool {
-        self.is_of_our_pools() && self.shares.has_part(self.share(), || self.whole_rate())
+        self.is_of_our_pools() && self.shares.has_part(self.part(), || self.whole_rate())
     }
 
     /// Whether it was given to a pool that this node serves.

@@ -85,7 +85,9 @@ impl Engine {
     pub async fn gate_view(&self, webhook: WebhookId) -> Result<Option<GateView>, StoreError> {
         let inner = &self.0;
         let hook = inner.registry.find(&*inner.store, webhook).await?;
-        Ok(hook.map(|hook| inner.gate_view(&hook)))
+        let Some(hook) = hook else { return Ok(None) };
+        self.look_at(&hook).await;
+        Ok(Some(inner.gate_view(&hook)))
     }
 
     /// The same for several webhooks of a tenant; those that it has not are left out.

@@ -56,7 +56,7 @@ impl BreakerPolicy {
     }
 
     /// How many of all its probes must succeed for it to close.
-    pub(super) fn successes_needed(&self) -> u32 {
+    pub fn successes_needed(&self) -> u32 {
         let wanted = f64::from(self.half_open_max_calls) * self.half_open_success_threshold;
         ((wanted - ROUNDING).ceil() as u32).clamp(1, self.half_open_max_calls.max(1))
     }

@@ -124,6 +124,11 @@ impl SavedCircuit {
         self.state == CircuitState::Closed && self.forced.is_none()
     }
 
+    /// Whether probes find out how the endpoint is.
+    pub fn is_on_trial(&self) -> bool {
+        self.state == CircuitState::HalfOpen && self.forced.is_none()
+    }
+
     /// What it does: what a person has decided comes first.
     pub fn in_force(&self) -> CircuitState {
         match &self.forced {

@@ -13,33 +13,48 @@ use redrive_core::{
     gate::{self, Facts, Slots, Verdict},
     limiter::{Bucket, RateLimit},
 };
-use redrive_store::{Failing, Runtime};
+use redrive_store::Runtime;
 
 use super::{
-    Ask, Census, Changed, CircuitAction, Coordination, Grant, Learnt, Moved, Report, Standing, Ticked,
-    known::{Known, Moves},
+    Ask, Census, Changed, CircuitAction, Grant, Learnt, Moved, Report, Standing, Ticked, known::Known,
 };
 use crate::{ids::ById, registry::Hook, shares::Shares};
 
 /// How long a move that another node should make is left to it. A node that does not know yet that it was made
 /// must not make it once more.
 const LEFT_TO_OTHERS: Duration = Duration::from_secs(10);
+/// How soon Redis is asked again about a circuit that is due to move.
+pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
-struct State {
-    webhooks: ById<WebhookId, Known>,
-    tenants: HashMap<TenantId, Bucket>,
-    global: Option<Bucket>,
+pub(super) struct State {
+    pub(super) webhooks: ById<WebhookId, Known>,
+    pub(super) tenants: HashMap<TenantId, Bucket>,
+    pub(super) global: Option<Bucket>,
     /// No circuit moves by itself before this time.
-    soonest: Option<Time>,
+    pub(super) soonest: Option<Time>,
     /// How many moves were made here.
-    moves: u64,
+    pub(super) moves: u64,
+    /// What Redis is there for, where there is one: see `image`.
+    pub(super) sharing: Sharing,
+}
+
+/// Who decides about circuits and tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Sharing {
+    /// This node: there is no Redis.
+    #[default]
+    None,
+    /// Redis: what is here is only a picture of it.
+    Elsewhere,
+    /// This node, since Redis is away: nobody knows what was taken from buckets before.
+    Alone(Time),
 }
 
 /// See the module.
 pub(crate) struct Local {
-    state: Mutex<State>,
-    shares: Arc<Shares>,
+    pub(super) state: Mutex<State>,
+    pub(super) shares: Arc<Shares>,
 }
 
 impl Local {
@@ -53,6 +68,14 @@ impl Local {
 const FREE: Slots = Slots { used: 0, most: 1 };
 
 impl State {
+    /// A bucket of which nothing is known.
+    pub(super) fn fresh_bucket(&self) -> Bucket {
+        match self.sharing {
+            Sharing::Alone(since) => Bucket::empty(since),
+            _ => Bucket::full(),
+        }
+    }
+
     fn admit(&mut self, ask: &Ask<'_>, global: Option<RateLimit>, now: Time) -> Grant {
         let hook = ask.hook;
         let (own, tenants) = (hook.rate_limit(), hook.tenant.rate_limit());
@@ -64,7 +87,8 @@ impl State {
                 Verdict::Wait { until, why, scope } => Grant::Wait { until, why, scope },
             };
         }
-        let known = self.webhooks.entry(hook.id).or_insert_with(|| Known::new(hook, now));
+        let fresh = self.fresh_bucket();
+        let known = self.webhooks.entry(hook.id).or_insert_with(|| Known::new(hook, fresh.clone(), now));
         let permit = known.circuit.may_call(&hook.breaker, now, ask.event, ask.patience);
         known.next_tick = known.circuit.next_tick(&hook.breaker);
         self.soonest = earlier(self.soonest, known.next_tick);
@@ -75,9 +99,10 @@ impl State {
                 _ => Grant::NoProbe,
             };
         }
-        let tenant_bucket = tenants
-            .map(|limit| (limit, self.tenants.entry(hook.tenant.id.clone()).or_insert_with(Bucket::full)));
-        let global_bucket = global.map(|limit| (limit, self.global.get_or_insert_with(Bucket::full)));
+        let tenant_bucket = tenants.map(|limit| {
+            (limit, self.tenants.entry(hook.tenant.id.clone()).or_insert_with(|| fresh.clone()))
+        });
+        let global_bucket = global.map(|limit| (limit, self.global.get_or_insert_with(|| fresh.clone())));
         let facts = Facts {
             held_until: known.held_until.filter(|until| *until > now),
             circuit: permit,
@@ -108,7 +133,7 @@ impl State {
     }
 }
 
-fn earlier(one: Option<Time>, other: Option<Time>) -> Option<Time> {
+pub(super) fn earlier(one: Option<Time>, other: Option<Time>) -> Option<Time> {
     one.into_iter().chain(other).min()
 }
 
@@ -130,42 +155,35 @@ fn facts(hook: &Hook, now: Time) -> Facts<'_> {
     }
 }
 
-impl Coordination for Local {
-    fn admit(&self, asks: &[Ask<'_>], now: Time) -> Vec<Grant> {
+impl Local {
+    /// See the module.
+    /// Which of these may be sent now: one grant for each, in their order. A grant takes its tokens.
+    pub(crate) fn admit(&self, asks: &[Ask<'_>], now: Time) -> Vec<Grant> {
         let global = self.shares.global();
         let state = &mut *self.state.lock();
         asks.iter().map(|ask| state.admit(ask, global, now)).collect()
     }
 
-    fn report(&self, hook: &Hook, report: Report, now: Time) -> Changed {
+    /// Takes note of what came of a request.
+    pub(crate) fn report(&self, hook: &Hook, report: Report, now: Time) -> Changed {
         let state = &mut *self.state.lock();
-        let known = state.webhooks.entry(hook.id).or_insert_with(|| Known::new(hook, now));
+        let fresh = state.fresh_bucket();
+        let known = state.webhooks.entry(hook.id).or_insert_with(|| Known::new(hook, fresh, now));
         let transition = known.circuit.called(&hook.breaker, now, report.call, report.probe);
         let circuit = known.moved(hook, transition);
         state.soonest = earlier(state.soonest, known.next_tick);
-        known.held_until = known.held_until.max(report.hold_until);
-        let failing = match (report.success, known.failing_since) {
-            (Some(true), Some(_)) => {
-                known.failing_since = None;
-                Some(Failing::Over)
-            }
-            (Some(false), None) => {
-                known.failing_since = Some(now);
-                Some(Failing::Since(now))
-            }
-            _ => None,
-        };
+        let failing = known.note(&report, now, &mut state.moves);
         if circuit.is_some() {
             known.circuit_moves.made(&mut state.moves);
-        }
-        if failing.is_some() {
-            known.failing_moves.made(&mut state.moves);
+            known.newer = state.sharing != Sharing::None;
         }
         let trickle = known.circuit.may_hold(&hook.breaker);
         Changed { circuit, failing, failing_since: known.failing_since, trickle }
     }
 
-    fn tick(
+    /// Makes the moves that only time makes. `find` gives the webhook as it is now.
+    /// Those that are not `ours` are left for a while to whoever moves them.
+    pub(crate) fn tick(
         &self,
         now: Time,
         find: &dyn Fn(WebhookId) -> Option<Arc<Hook>>,
@@ -187,10 +205,15 @@ impl Coordination for Local {
                 continue;
             }
             match find(*webhook) {
+                Some(hook) if state.sharing == Sharing::Elsewhere => {
+                    known.next_tick = Some(now + LOOK_AGAIN);
+                    ticked.look.push(hook);
+                }
                 Some(hook) => {
                     let transition = known.circuit.tick(&hook.breaker, now);
                     if let Some(one) = known.moved(&hook, transition) {
                         known.circuit_moves.made(&mut state.moves);
+                        known.newer = state.sharing != Sharing::None;
                         ticked.moved.push((hook, one));
                     } else if known.circuit.state() == CircuitState::HalfOpen {
                         ticked.half_open.push(hook);
@@ -205,17 +228,23 @@ impl Coordination for Local {
         ticked
     }
 
-    fn move_on(&self, hook: &Hook, now: Time) -> Option<Moved> {
+    /// Makes the move of one circuit that is due by now.
+    pub(crate) fn move_on(&self, hook: &Hook, now: Time) -> Option<Moved> {
         let state = &mut *self.state.lock();
+        if state.sharing == Sharing::Elsewhere {
+            return None;
+        }
         let known = state.webhooks.get_mut(&hook.id)?;
         let transition = known.circuit.tick(&hook.breaker, now);
         let moved = known.moved(hook, transition)?;
         known.circuit_moves.made(&mut state.moves);
+        known.newer = state.sharing != Sharing::None;
         state.soonest = earlier(state.soonest, known.next_tick);
         Some(moved)
     }
 
-    fn foresee(&self, hook: &Hook, now: Time) -> Option<Option<usize>> {
+    /// Whether a move is due by which something may be sent, and if so how many may go at once.
+    pub(crate) fn foresee(&self, hook: &Hook, now: Time) -> Option<Option<usize>> {
         let state = self.state.lock();
         let known =
             state.webhooks.get(&hook.id).filter(|known| known.next_tick.is_some_and(|at| at <= now))?;
@@ -224,11 +253,13 @@ impl Coordination for Local {
         circuit.saved().blocked_until().is_none().then(|| circuit.may_hold(&hook.breaker))
     }
 
-    fn next_tick(&self) -> Option<Time> {
+    /// When time makes the next move.
+    pub(crate) fn next_tick(&self) -> Option<Time> {
         self.state.lock().soonest
     }
 
-    fn reconsider(&self, hook: &Hook) -> Option<usize> {
+    /// The webhook's policy may have changed. Gives how many deliveries a half-open circuit wants to see.
+    pub(crate) fn reconsider(&self, hook: &Hook) -> Option<usize> {
         let state = &mut *self.state.lock();
         let known = state.webhooks.get_mut(&hook.id)?;
         known.next_tick = known.circuit.next_tick(&hook.breaker);
@@ -236,9 +267,11 @@ impl Coordination for Local {
         known.circuit.may_hold(&hook.breaker)
     }
 
-    fn act(&self, hook: &Hook, action: CircuitAction, now: Time) -> Option<Moved> {
+    /// Does with a circuit what a person wants.
+    pub(crate) fn act(&self, hook: &Hook, action: CircuitAction, now: Time) -> Option<Moved> {
         let state = &mut *self.state.lock();
-        let known = state.webhooks.entry(hook.id).or_insert_with(|| Known::new(hook, now));
+        let fresh = state.fresh_bucket();
+        let known = state.webhooks.entry(hook.id).or_insert_with(|| Known::new(hook, fresh, now));
         let transition = match action {
             CircuitAction::Reset => known.circuit.reset(now),
             CircuitAction::Force(forced) => known.circuit.force(forced, now),
@@ -246,16 +279,21 @@ impl Coordination for Local {
         let moved = known.moved(hook, transition);
         if moved.is_some() {
             known.circuit_moves.made(&mut state.moves);
+            known.newer = state.sharing != Sharing::None;
         }
         state.soonest = earlier(state.soonest, known.next_tick);
         moved
     }
 
-    fn standing(&self, hook: &Hook, now: Time) -> Standing {
+    /// What holds a webhook back.
+    pub(crate) fn standing(&self, hook: &Hook, now: Time) -> Standing {
         let state = self.state.lock();
         let known = state.webhooks.get(&hook.id);
-        let fresh = Known::new(hook, now);
+        let fresh = Known::new(hook, Bucket::full(), now);
         let known = known.unwrap_or(&fresh);
+        if state.sharing == Sharing::Elsewhere {
+            return known.pictured(hook, now);
+        }
         let own = hook.rate_limit().and_then(|limit| known.bucket.due(&limit, now));
         let tenants = hook
             .tenant
@@ -272,7 +310,8 @@ impl Coordination for Local {
         }
     }
 
-    fn restore(&self, runtime: Runtime, now: Time) {
+    /// Remembers what was stored before a restart.
+    pub(crate) fn restore(&self, runtime: Runtime, now: Time) {
         let circuit = match runtime.circuit {
             Some(saved) => Circuit::restore(saved, now),
             None => Circuit::new(now),
@@ -280,43 +319,45 @@ impl Coordination for Local {
         // Looked at once its webhook is known.
         let next_tick =
             (circuit.state() != CircuitState::Closed || circuit.forced().is_some()).then_some(now);
+        let state = &mut *self.state.lock();
         let known = Known {
-            tenant: runtime.tenant,
-            circuit,
-            bucket: Bucket::full(),
             held_until: runtime.hold_until,
             failing_since: runtime.failing_since,
             next_tick,
-            circuit_moves: Moves::default(),
-            failing_moves: Moves::default(),
+            ..Known::of(runtime.tenant, circuit, state.fresh_bucket())
         };
-        let state = &mut *self.state.lock();
         state.soonest = earlier(state.soonest, known.next_tick);
         state.webhooks.insert(runtime.webhook, known);
     }
 
-    fn moves(&self) -> u64 {
+    /// How many moves were made here; see [`Local::learn`].
+    pub(crate) fn moves(&self) -> u64 {
         self.state.lock().moves
     }
 
-    fn circuit_stored(&self, webhook: WebhookId) {
+    /// A move of the webhook's circuit that was made here is stored now.
+    pub(crate) fn circuit_stored(&self, webhook: WebhookId) {
         if let Some(known) = self.state.lock().webhooks.get_mut(&webhook) {
             known.circuit_moves.stored();
         }
     }
 
-    fn failing_stored(&self, webhook: WebhookId) {
+    /// That it has begun to fail, or stopped failing, is stored now or never will be.
+    pub(crate) fn failing_stored(&self, webhook: WebhookId) {
         if let Some(known) = self.state.lock().webhooks.get_mut(&webhook) {
             known.failing_moves.stored();
         }
     }
 
-    fn learn(&self, hook: &Hook, stored: Option<Runtime>, moves: u64, now: Time) -> Learnt {
+    /// Takes over what the store says of a webhook, none if nothing is to be said. It was read after so many
+    /// `moves`: what has moved here since, or is not stored yet, is not replaced by it.
+    pub(crate) fn learn(&self, hook: &Hook, stored: Option<Runtime>, moves: u64, now: Time) -> Learnt {
         let state = &mut *self.state.lock();
+        let fresh = state.fresh_bucket();
         let known = match state.webhooks.entry(hook.id) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(_) if stored.is_none() => return Learnt::Nothing,
-            Entry::Vacant(vacant) => vacant.insert(Known::new(hook, now)),
+            Entry::Vacant(vacant) => vacant.insert(Known::new(hook, fresh, now)),
         };
         if known.failing_moves.are_older(moves) {
             known.failing_since = stored.as_ref().and_then(|stored| stored.failing_since);
@@ -329,22 +370,28 @@ impl Coordination for Local {
         known.held_until = known.held_until.max(stored.as_ref().and_then(|stored| stored.hold_until));
         let here = known.circuit.saved();
         match stored.and_then(|stored| stored.circuit) {
+            // Redis knows better, and is asked.
+            stored if state.sharing == Sharing::Elsewhere => {
+                let same = stored.map_or(here.is_default(), |stored| stored.generation == here.generation);
+                return if same { known.learnt(hook, before, now) } else { Learnt::Elsewhere };
+            }
             // Made here, or learnt before: its probes go on.
             Some(circuit) if circuit.generation == here.generation => {}
+            // Nobody knows the probes of a trial that was in Redis: without it the circuit counts as closed.
+            Some(circuit) if matches!(state.sharing, Sharing::Alone(_)) && circuit.is_on_trial() => {
+                known.circuit = Circuit::new(now);
+            }
             Some(circuit) => known.circuit = Circuit::restore(circuit, now),
             None if here.is_default() => {}
             None => known.circuit = Circuit::new(now),
         }
         known.next_tick = known.circuit.next_tick(&hook.breaker);
         state.soonest = earlier(state.soonest, known.next_tick);
-        match known.hindrance(hook, now) {
-            after if after == before => Learnt::Nothing,
-            (Some(until), _) => Learnt::Blocked(until),
-            (None, trickle) => Learnt::Free(trickle),
-        }
+        known.learnt(hook, before, now)
     }
 
-    fn is_troubled(&self, webhook: WebhookId, now: Time) -> bool {
+    /// Whether its circuit is not closed, was set by hand, or the endpoint asked to be left alone.
+    pub(crate) fn is_troubled(&self, webhook: WebhookId, now: Time) -> bool {
         self.state.lock().webhooks.get(&webhook).is_some_and(|known| {
             known.circuit.state() != CircuitState::Closed
                 || known.circuit.forced().is_some()
@@ -352,34 +399,43 @@ impl Coordination for Local {
         })
     }
 
-    fn failing_since(&self, webhook: WebhookId) -> Option<Time> {
+    /// When the first of an unbroken row of failures was, as far as is known here.
+    pub(crate) fn failing_since(&self, webhook: WebhookId) -> Option<Time> {
         self.state.lock().webhooks.get(&webhook).and_then(|known| known.failing_since)
     }
 
-    fn is_at_rest(&self, hook: &Hook, now: Time) -> bool {
-        self.state.lock().webhooks.get(&hook.id).is_none_or(|known| {
-            known.circuit.state() != CircuitState::HalfOpen
-                && hook.rate_limit().is_none_or(|limit| known.bucket.is_full(&limit, now))
-        })
+    /// Whether another node may go on where this one is: no token is missing, and no probe was sent.
+    pub(crate) fn is_at_rest(&self, hook: &Hook, now: Time) -> bool {
+        let state = self.state.lock();
+        // Redis knows what was used up.
+        state.sharing == Sharing::Elsewhere
+            || state.webhooks.get(&hook.id).is_none_or(|known| {
+                known.circuit.state() != CircuitState::HalfOpen
+                    && hook.rate_limit().is_none_or(|limit| known.bucket.is_full(&limit, now))
+            })
     }
 
-    fn known(&self) -> Vec<WebhookId> {
+    /// Every webhook of which anything is known.
+    pub(crate) fn known(&self) -> Vec<WebhookId> {
         self.state.lock().webhooks.keys().copied().collect()
     }
 
-    fn forgive(&self, webhook: WebhookId) {
+    /// The webhook was enabled after having been disabled: what it did before is forgiven.
+    pub(crate) fn forgive(&self, webhook: WebhookId) {
         if let Some(known) = self.state.lock().webhooks.get_mut(&webhook) {
             known.failing_since = None;
         }
     }
 
-    fn open(&self, most: usize) -> Vec<WebhookId> {
+    /// Some of the webhooks whose circuits are open.
+    pub(crate) fn open(&self, most: usize) -> Vec<WebhookId> {
         let state = self.state.lock();
         let open = state.webhooks.iter().filter(|(_, known)| known.circuit.state() == CircuitState::Open);
         open.map(|(webhook, _)| *webhook).take(most).collect()
     }
 
-    fn census(&self, now: Time) -> Census {
+    /// Circuits by state.
+    pub(crate) fn census(&self, now: Time) -> Census {
         let mut census = Census::default();
         for known in self.state.lock().webhooks.values() {
             match known.circuit.state() {
@@ -395,7 +451,8 @@ impl Coordination for Local {
         census
     }
 
-    fn tidy(&self, now: Time, find: &dyn Fn(WebhookId) -> Option<Arc<Hook>>) {
+    /// Forgets webhooks of which there is nothing to remember.
+    pub(crate) fn tidy(&self, now: Time, find: &dyn Fn(WebhookId) -> Option<Arc<Hook>>) {
         self.state.lock().webhooks.retain(|webhook, known| match find(*webhook) {
             Some(hook) => !known.is_worthless(&hook, now),
             // Deleted.

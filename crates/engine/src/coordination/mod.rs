@@ -4,8 +4,10 @@
 //! nodes share a store, each learns from it what the others have found out, and what has to be counted in one
 //! place is counted where the webhook is at home.
 
+mod image;
 mod known;
 mod local;
+pub(crate) mod redis;
 #[cfg(test)]
 mod tests;
 
@@ -16,7 +18,7 @@ use redrive_core::{
     breaker::{Call, CircuitState, CircuitView, Forced, SavedCircuit, Transition},
     gate::{Scope, WaitingOn},
 };
-use redrive_store::{Failing, Runtime};
+use redrive_store::Failing;
 
 pub(crate) use local::Local;
 
@@ -94,6 +96,8 @@ pub(crate) struct Ticked {
     pub(crate) moved: Vec<(Arc<Hook>, Moved)>,
     /// Those that are half open, and may want to see more deliveries.
     pub(crate) half_open: Vec<Arc<Hook>>,
+    /// Those that Redis has to be asked about.
+    pub(crate) look: Vec<Arc<Hook>>,
 }
 
 /// What a person wants of a circuit.
@@ -110,6 +114,8 @@ pub enum CircuitAction {
 pub(crate) enum Learnt {
     /// What is known here may be newer: ask again.
     Unsure,
+    /// Redis knows better: ask it.
+    Elsewhere,
     /// Nothing that matters.
     Nothing,
     /// Nothing may be sent until then.
@@ -134,59 +140,4 @@ pub(crate) struct Census {
     pub(crate) open: usize,
     pub(crate) half_open: usize,
     pub(crate) open_over_an_hour: usize,
-}
-
-/// See the module.
-pub(crate) trait Coordination: Send + Sync {
-    /// Which of these may be sent now: one grant for each, in their order. A grant takes its tokens.
-    fn admit(&self, asks: &[Ask<'_>], now: Time) -> Vec<Grant>;
-    /// Takes note of what came of a request.
-    fn report(&self, hook: &Hook, report: Report, now: Time) -> Changed;
-    /// Makes the moves that only time makes. `find` gives the webhook as it is now.
-    /// Those that are not `ours` are left for a while to whoever moves them.
-    fn tick(
-        &self,
-        now: Time,
-        find: &dyn Fn(WebhookId) -> Option<Arc<Hook>>,
-        ours: &dyn Fn(WebhookId) -> bool,
-    ) -> Ticked;
-    /// Makes the move of one circuit that is due by now.
-    fn move_on(&self, hook: &Hook, now: Time) -> Option<Moved>;
-    /// Whether a move is due by which something may be sent, and if so how many may go at once.
-    fn foresee(&self, hook: &Hook, now: Time) -> Option<Option<usize>>;
-    /// When time makes the next move.
-    fn next_tick(&self) -> Option<Time>;
-    /// The webhook's policy may have changed. Gives how many deliveries a half-open circuit wants to see.
-    fn reconsider(&self, hook: &Hook) -> Option<usize>;
-    /// Does with a circuit what a person wants.
-    fn act(&self, hook: &Hook, action: CircuitAction, now: Time) -> Option<Moved>;
-    /// What holds a webhook back.
-    fn standing(&self, hook: &Hook, now: Time) -> Standing;
-    /// Remembers what was stored before a restart.
-    fn restore(&self, runtime: Runtime, now: Time);
-    /// How many moves were made here; see [`Coordination::learn`].
-    fn moves(&self) -> u64;
-    /// A move of the webhook's circuit that was made here is stored now.
-    fn circuit_stored(&self, webhook: WebhookId);
-    /// That it has begun to fail, or stopped failing, is stored now or never will be.
-    fn failing_stored(&self, webhook: WebhookId);
-    /// Takes over what the store says of a webhook, none if nothing is to be said. It was read after so many
-    /// `moves`: what has moved here since, or is not stored yet, is not replaced by it.
-    fn learn(&self, hook: &Hook, stored: Option<Runtime>, moves: u64, now: Time) -> Learnt;
-    /// Whether its circuit is not closed, was set by hand, or the endpoint asked to be left alone.
-    fn is_troubled(&self, webhook: WebhookId, now: Time) -> bool;
-    /// When the first of an unbroken row of failures was, as far as is known here.
-    fn failing_since(&self, webhook: WebhookId) -> Option<Time>;
-    /// Whether another node may go on where this one is: no token is missing, and no probe was sent.
-    fn is_at_rest(&self, hook: &Hook, now: Time) -> bool;
-    /// Every webhook of which anything is known.
-    fn known(&self) -> Vec<WebhookId>;
-    /// Some of the webhooks whose circuits are open.
-    fn open(&self, most: usize) -> Vec<WebhookId>;
-    /// Circuits by state.
-    fn census(&self, now: Time) -> Census;
-    /// The webhook was enabled after having been disabled: what it did before is forgiven.
-    fn forgive(&self, webhook: WebhookId);
-    /// Forgets webhooks of which there is nothing to remember.
-    fn tidy(&self, now: Time, find: &dyn Fn(WebhookId) -> Option<Arc<Hook>>);
 }

@@ -7,6 +7,8 @@ use redrive_core::{
     webhook::{Webhook, WebhookSpec, WebhookState},
 };
 
+use redrive_store::Runtime;
+
 use super::*;
 use crate::{registry::Registry, settings::Settings, shares::Shares};
 

@@ -23,6 +23,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 const AGAIN: Duration = Duration::from_millis(500);
 
 type Call = Box<dyn Fn(Hint) + Send + Sync>;
+type Carry = Box<dyn Fn(Hint) -> bool + Send + Sync>;
 
 /// What is to be told, and who wants to be told.
 #[derive(Default)]
@@ -31,6 +32,8 @@ struct Board {
     change: AtomicBool,
     posted: Notify,
     call: OnceLock<Call>,
+    /// Whoever takes hints to the others in the database's stead.
+    carry: OnceLock<Carry>,
 }
 
 /// Sends hints and hears those of others.
@@ -59,19 +62,30 @@ impl Hints {
 
     /// Something waits and is due.
     pub(super) fn work(&self) {
-        self.board.work.store(true, Relaxed);
-        self.board.posted.notify_one();
+        if !self.board.is_carried(Hint::Work) {
+            self.board.work.store(true, Relaxed);
+            self.board.posted.notify_one();
+        }
     }
 
     /// Something has changed.
     pub(super) fn change(&self) {
-        self.board.change.store(true, Relaxed);
-        self.board.posted.notify_one();
+        if !self.board.is_carried(Hint::Change) {
+            self.board.change.store(true, Relaxed);
+            self.board.posted.notify_one();
+        }
     }
 
     /// Whom to tell; the first one counts.
     pub(super) fn tell(&self, call: Call) {
         let _ = self.board.call.set(call);
+    }
+}
+
+impl Hints {
+    /// Who takes hints to the others; the first one counts.
+    pub(super) fn carry(&self, carry: Carry) {
+        let _ = self.board.carry.set(carry);
     }
 }
 
@@ -128,6 +142,15 @@ impl Desk {
 }
 
 impl Board {
+    /// Whether somebody else takes a hint to the other nodes. This one hears it at once.
+    fn is_carried(&self, hint: Hint) -> bool {
+        let carried = self.carry.get().is_some_and(|carry| carry(hint));
+        if carried && let Some(call) = self.call.get() {
+            call(hint);
+        }
+        carried
+    }
+
     fn heard(&self, payload: &str) {
         let hint = match payload {
             "work" => Hint::Work,

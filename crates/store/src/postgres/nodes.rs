@@ -73,6 +73,10 @@ impl Nodes for Postgres {
     fn on_hint(&self, call: Box<dyn Fn(Hint) + Send + Sync>) {
         self.shared.hints.tell(call);
     }
+
+    fn carry_hints(&self, carry: Box<dyn Fn(Hint) -> bool + Send + Sync>) {
+        self.shared.hints.carry(carry);
+    }
 }
 
 async fn join(tx: Tx, node: &NewNode, now: Time) -> Result<Epoch, Failure> {

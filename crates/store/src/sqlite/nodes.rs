@@ -95,6 +95,8 @@ impl Nodes for Sqlite {
     }
 
     fn on_hint(&self, _call: Box<dyn Fn(Hint) + Send + Sync>) {}
+
+    fn carry_hints(&self, _carry: Box<dyn Fn(Hint) -> bool + Send + Sync>) {}
 }
 
 /// Whether an epoch has its row. Only then may it own anything new.

@@ -1,0 +1,535 @@
+-- What all nodes decide together, in one step: circuits, tokens and slots of a whole batch.
+--
+-- The rules are those of `redrive-core` (breaker, limiter), to the millisecond: a property test holds both against
+-- each other. Before this text stands one line that sets NOW, the time in milliseconds. A batch that comes twice is
+-- answered twice and carried out once.
+--
+-- KEYS[1]: what all keys begin with. ARGV[1]: the node's epoch. ARGV[2]: the batch's number. ARGV[3]: the batch.
+
+local NS, ME, NUMBER = KEYS[1], ARGV[1], ARGV[2]
+local PARTS, LONGEST_SLEEP, ROUNDING = 10, 86400000, 1e-9
+local TOKEN, DISORDER = 60000, 1000
+local CATEGORY_MOST, TOTAL_MOST = 65535, 4294967295
+local ANSWER_KEPT, SLOTS_KEPT, WAITING_KEPT = 60000, 15000, 1000
+local HOUR, WEEK = 3600000, 604800000
+
+local answered = redis.call('GET', NS .. 'answer:' .. ME)
+if answered then
+  local cut = string.find(answered, ' ', 1, true)
+  if string.sub(answered, 1, cut - 1) == NUMBER then return string.sub(answered, cut + 1) end
+end
+
+local batch = cjson.decode(ARGV[3])
+
+-- When this memory began, or a node came back that had gone by itself for a while: nobody knows what was taken
+-- before, so every bucket counts as empty at that time.
+local began = tonumber(redis.call('GET', NS .. 'began') or '')
+if batch.drain or not began then
+  began = NOW
+  redis.call('SET', NS .. 'began', string.format('%.0f', NOW), 'PX', '604800000')
+end
+
+local function text(number) return string.format('%.0f', number) end
+
+local function tell(what) redis.call('PUBLISH', NS .. 'news', ME .. ' ' .. what) end
+
+-- --- tokens ---------------------------------------------------------------------------------------------------
+
+local buckets = {}
+
+local function bucket(name)
+  local known = buckets[name]
+  if known then return known end
+  known = { spent = 0, at = 0, burst = 0 }
+  local stored = redis.call('GET', NS .. 'bucket:' .. name)
+  if stored then
+    local spent, at, burst = string.match(stored, '^(%d+):(%d+):(%d+)$')
+    known = { spent = tonumber(spent), at = tonumber(at), burst = tonumber(burst) }
+  end
+  buckets[name] = known
+  return known
+end
+
+-- What has not come back yet, and as of when.
+local function spent(held, limit)
+  local rate, capacity = math.max(limit[1], 1), limit[2] * TOKEN
+  local since_began = math.max(0, capacity - math.max(0, NOW - began) * rate)
+  if held.at - NOW > DISORDER then return since_began, NOW end
+  local taken = held.spent
+  if held.burst ~= limit[2] then taken = math.min(taken, capacity) end
+  local left = math.max(0, taken - math.max(0, NOW - held.at) * rate)
+  return math.max(left, since_began), math.max(held.at, NOW)
+end
+
+-- When the next token is there; nil if it is there now.
+local function token_due(name, limit)
+  local taken, at = spent(bucket(name), limit)
+  local short = taken + TOKEN - limit[2] * TOKEN
+  if short <= 0 then return nil end
+  return at + math.ceil(short / math.max(limit[1], 1))
+end
+
+local function take_token(name, limit)
+  local held = bucket(name)
+  local taken, at = spent(held, limit)
+  held.spent, held.at, held.burst, held.changed, held.rate = taken + TOKEN, at, limit[2], true, math.max(limit[1], 1)
+end
+
+local function keep_buckets()
+  for name, held in pairs(buckets) do
+    if held.changed then
+      local full_in = math.ceil(held.spent / held.rate) + math.max(0, held.at - NOW)
+      redis.call('SET', NS .. 'bucket:' .. name, text(held.spent) .. ':' .. text(held.at) .. ':' .. text(held.burst),
+        'PX', text(math.min(full_in + 60000, WEEK)))
+    end
+  end
+end
+
+-- --- circuits -------------------------------------------------------------------------------------------------
+
+local function no_counts(categories)
+  local counts = { 0, 0 }
+  for index = 1, categories do counts[2 + index] = 0 end
+  return counts
+end
+
+local function new_window(length, categories)
+  local parts = {}
+  for index = 1, PARTS do parts[index] = no_counts(categories) end
+  return { start = NOW, width = math.max(1, math.floor(length / PARTS)), parts = parts }
+end
+
+local function age(window, index)
+  return math.max(0, NOW - window.start) + (index - 1) * window.width
+end
+
+local function counts_of(window, length, categories)
+  local counts = no_counts(categories)
+  for index = 1, PARTS do
+    if age(window, index) >= length then break end
+    for field, count in ipairs(window.parts[index]) do
+      counts[field] = math.min(TOTAL_MOST, counts[field] + count)
+    end
+  end
+  return counts
+end
+
+local function add_to(part, field, count)
+  part[field] = math.min(field > 2 and CATEGORY_MOST or TOTAL_MOST, part[field] + count)
+end
+
+-- The same calls in parts of another length, none of them younger than it was.
+local function resized(window, length, categories)
+  local other = new_window(length, categories)
+  for index = 1, PARTS do
+    local part = other.parts[math.ceil(age(window, index) / other.width) + 1]
+    if not part then break end
+    for field, count in ipairs(window.parts[index]) do add_to(part, field, count) end
+  end
+  return other
+end
+
+local function moved_on(window, length, categories)
+  if window.width ~= math.max(1, math.floor(length / PARTS)) then window = resized(window, length, categories) end
+  if counts_of(window, length, categories)[1] == 0 then return new_window(length, categories) end
+  local steps = math.min(PARTS, math.floor(age(window, 1) / window.width))
+  for _ = 1, steps do
+    table.insert(window.parts, 1, no_counts(categories))
+    table.remove(window.parts)
+  end
+  window.start = window.start + steps * window.width
+  return window
+end
+
+local Circuit = {}
+
+-- From what was stored for the day that this memory is gone.
+function Circuit.restore(saved, categories)
+  local circuit = { phase = 'closed', generation = saved.generation, since = saved.since, forced = saved.forced }
+  if saved.forced then
+    if saved.forced.open then circuit.phase = 'open' end
+  elseif saved.state == 'open' then
+    circuit.phase, circuit['until'] = 'open', math.min(saved['until'] or NOW, NOW + LONGEST_SLEEP)
+  elseif saved.state == 'half_open' then
+    circuit.phase, circuit.trial = 'half_open', { under_way = {}, answered = {}, successes = 0, issued = 0 }
+  end
+  if circuit.phase ~= 'closed' then
+    circuit.sleep, circuit.failures = saved.sleep, saved.failures
+    circuit.counts = saved.counts or no_counts(categories)
+  end
+  return circuit
+end
+
+function Circuit.enter(circuit, phase)
+  circuit.phase, circuit.generation, circuit.since = phase, circuit.generation + 1, NOW
+  circuit['until'], circuit.trial, circuit.made_up = nil, nil, nil
+  if phase ~= 'closed' then circuit.window = nil end
+  circuit.changed = true
+end
+
+function Circuit.close(circuit)
+  circuit.sleep, circuit.failures, circuit.counts, circuit.window = nil, nil, nil, nil
+  Circuit.enter(circuit, 'closed')
+  circuit.forced = nil
+end
+
+function Circuit.open(circuit, policy, failures, counts)
+  circuit.sleep = math.min(LONGEST_SLEEP, policy.sleep * 2 ^ math.min(failures, 32))
+  circuit.failures, circuit.counts = failures, counts
+  Circuit.enter(circuit, 'open')
+  circuit['until'] = NOW + circuit.sleep
+end
+
+local function verdict_at(trial, policy)
+  return trial.first and trial.first + math.max(policy.sleep, 1)
+end
+
+local function expire(circuit)
+  local trial, still = circuit.trial, {}
+  for _, probe in ipairs(trial.under_way) do
+    if NOW < probe[3] then still[#still + 1] = probe end
+  end
+  if #still < #trial.under_way then trial.under_way, circuit.changed = still, true end
+end
+
+local function verdict(trial, policy)
+  if trial.successes >= policy.need then return true end
+  local returned = #trial.answered
+  if trial.successes + math.max(0, policy.probes - returned) < policy.need then return false end
+  local at = verdict_at(trial, policy)
+  if #trial.under_way == 0 and at and NOW >= at then
+    return trial.successes + ROUNDING >= returned * policy.recovered
+  end
+  return nil
+end
+
+-- Makes the moves that time makes.
+function Circuit.advance(circuit, policy, categories)
+  if circuit.forced then
+    if circuit.forced['until'] and NOW >= circuit.forced['until'] then Circuit.close(circuit) end
+  elseif circuit.phase == 'closed' then
+    return
+  elseif not policy.enabled then
+    Circuit.close(circuit)
+  elseif circuit.phase == 'open' then
+    if NOW >= circuit['until'] then
+      Circuit.enter(circuit, 'half_open')
+      circuit.trial = { under_way = {}, answered = {}, successes = 0, issued = 0 }
+    end
+  else
+    expire(circuit)
+    local good = verdict(circuit.trial, policy)
+    if good == true then
+      Circuit.close(circuit)
+    elseif good == false then
+      Circuit.open(circuit, policy, (circuit.failures or 0) + 1, circuit.counts or no_counts(categories))
+    end
+  end
+end
+
+-- Calls outside a trial: so many that succeeded, then one that failed for each category.
+function Circuit.called(circuit, policy, successes, failures, categories)
+  -- Time may move it after the first.
+  for _, count in ipairs({ math.min(successes, 1), math.max(successes - 1, 0) }) do
+    if circuit.phase == 'closed' and policy.enabled and count > 0 then
+      circuit.window = moved_on(circuit.window or new_window(policy.window, categories), policy.window, categories)
+      add_to(circuit.window.parts[1], 1, count)
+      circuit.changed = true
+    end
+    if count > 0 then Circuit.advance(circuit, policy, categories) end
+  end
+  for _, category in ipairs(failures) do
+    if circuit.phase == 'closed' and policy.enabled then
+      circuit.window = moved_on(circuit.window or new_window(policy.window, categories), policy.window, categories)
+      local part = circuit.window.parts[1]
+      add_to(part, 1, 1)
+      add_to(part, 2, 1)
+      add_to(part, 2 + category, 1)
+      circuit.changed = true
+      local counts = counts_of(circuit.window, policy.window, categories)
+      if not circuit.forced and counts[1] >= policy.least
+        and counts[2] * 100 + ROUNDING >= counts[1] * policy.errors then
+        Circuit.open(circuit, policy, 0, counts)
+      end
+    end
+    Circuit.advance(circuit, policy, categories)
+  end
+end
+
+-- What came of a probe: 1 for success, 0 for failure with its category, -1 if it tells nothing. One that comes when
+-- the circuit is closed already is a call like any other.
+function Circuit.answered(circuit, policy, probe, categories)
+  if circuit.phase == 'closed' and probe[3] >= 0 then
+    return Circuit.called(circuit, policy, probe[3], probe[3] == 0 and { probe[4] } or {}, categories)
+  end
+  if circuit.phase == 'half_open' then
+    expire(circuit)
+    local trial = circuit.trial
+    for index, one in ipairs(trial.under_way) do
+      if circuit.generation == probe[1] and one[1] == probe[2] then
+        -- As swap_remove does it, so that the order is the same.
+        trial.under_way[index] = trial.under_way[#trial.under_way]
+        trial.under_way[#trial.under_way] = nil
+        if probe[3] >= 0 then
+          trial.answered[#trial.answered + 1] = one[2]
+          trial.successes = trial.successes + probe[3]
+          trial.first = trial.first or NOW
+        end
+        circuit.changed = true
+        break
+      end
+    end
+  end
+  Circuit.advance(circuit, policy, categories)
+end
+
+local function has_probed(trial, event)
+  for _, known in ipairs(trial.answered) do if known == event then return true end end
+  for _, probe in ipairs(trial.under_way) do if probe[2] == event then return true end end
+  return false
+end
+
+local function probes_left(trial, policy)
+  return math.max(0, policy.probes - #trial.answered - #trial.under_way)
+end
+
+-- 'go'; or 'probe' and its number; or 'wait', until when, and whether this one had its turn.
+function Circuit.may_call(circuit, policy, event, patience, categories)
+  Circuit.advance(circuit, policy, categories)
+  if circuit.forced and circuit.forced.open then return 'wait', circuit.forced['until'] end
+  if circuit.phase == 'closed' then return 'go' end
+  if circuit.phase == 'open' then return 'wait', circuit['until'] end
+  local trial = circuit.trial
+  local at, known = verdict_at(trial, policy), has_probed(trial, event)
+  if not known and not (at and NOW >= at) and probes_left(trial, policy) > 0 then
+    local number = trial.issued
+    trial.issued = (trial.issued + 1) % 65536
+    trial.under_way[#trial.under_way + 1] = { number, event, NOW + patience }
+    circuit.changed = true
+    return 'probe', number
+  end
+  if known and at and at > NOW then return 'wait', at, true end
+  local first
+  for _, probe in ipairs(trial.under_way) do first = math.min(first or probe[3], probe[3]) end
+  return 'wait', first, known and first ~= nil
+end
+
+function Circuit.give_back(circuit, number)
+  if circuit.phase ~= 'half_open' then return end
+  local under_way = circuit.trial.under_way
+  for index, probe in ipairs(under_way) do
+    if probe[1] == number then
+      under_way[index] = under_way[#under_way]
+      under_way[#under_way] = nil
+      return
+    end
+  end
+end
+
+function Circuit.force(circuit, forced, categories)
+  local had = circuit.forced
+  if had and had.open == forced.open and had['until'] == forced['until'] and had.by == forced.by then return end
+  local window = circuit.window
+  if forced.open then
+    local counts = circuit.counts or no_counts(categories)
+    if window then counts = counts_of(window, window.width * PARTS, categories) end
+    circuit.sleep, circuit.failures, circuit.counts = 0, 0, counts
+    Circuit.enter(circuit, 'open')
+  else
+    circuit.sleep, circuit.failures, circuit.counts = nil, nil, nil
+    Circuit.enter(circuit, 'closed')
+    circuit.window = window
+  end
+  circuit.forced = forced
+end
+
+function Circuit.reset(circuit)
+  if not circuit.forced and circuit.phase == 'closed' then
+    circuit.window, circuit.changed = nil, true
+  else
+    Circuit.close(circuit)
+  end
+end
+
+function Circuit.saved(circuit)
+  local saved = { state = circuit.phase, generation = circuit.generation, since = circuit.since,
+    sleep = circuit.sleep or 0, failures = circuit.failures or 0, counts = circuit.counts, forced = circuit.forced }
+  if circuit.phase == 'open' and not circuit.forced then saved['until'] = circuit['until'] end
+  return saved
+end
+
+local function keep(key, circuit, policy)
+  if not circuit.changed then return end
+  circuit.changed = nil
+  local for_long = circuit.phase ~= 'closed' or circuit.forced
+  local kept = for_long and math.max(0, (circuit['until'] or NOW) - NOW) + WEEK or 2 * policy.window + HOUR
+  redis.call('SET', key, cmsgpack.pack(circuit), 'PX', text(kept))
+end
+
+-- --- slots ----------------------------------------------------------------------------------------------------
+
+-- A node holds some of the requests that a webhook may have under way, and uses them as it likes. It has `hold`, and
+-- needs at least `need` more. Gives how many it holds from now on, how many nodes want some, and how many wait.
+local function slots(id, cap, hold, need)
+  local key = NS .. 'slots:' .. id
+  local rows = redis.call('HGETALL', key)
+  local mine, others, since, earlier, waiting, nodes = nil, 0, NOW, 0, 0, { [ME] = true }
+  local wait_of = {}
+  for index = 1, #rows, 2 do
+    local name, count, ends = rows[index], string.match(rows[index + 1], '^(%d+):(%d+)$')
+    count, ends = tonumber(count), tonumber(ends)
+    if ends <= NOW then
+      redis.call('HDEL', key, name)
+    elseif string.sub(name, 1, 1) == 'w' then
+      if name == 'w' .. ME then since = count else wait_of[#wait_of + 1] = count end
+      nodes[string.sub(name, 2)] = true
+    elseif name == ME then
+      mine = count
+    else
+      others = others + count
+      nodes[name] = true
+    end
+  end
+  for _, time in ipairs(wait_of) do
+    waiting = waiting + 1
+    if time < since then earlier = earlier + 1 end
+  end
+  local claimants = 0
+  for _ in pairs(nodes) do claimants = claimants + 1 end
+  -- What it held and did not renew in time is somebody else's now.
+  local held = math.min(hold, mine or math.max(0, cap - others))
+  local free = math.max(0, cap - others - held)
+  local give = 0
+  if need > 0 and waiting == 0 then
+    give = free
+  elseif need > 0 then
+    local fair = math.max(1, math.ceil(cap / claimants))
+    give = math.max(0, math.min(need, free - earlier, fair - held))
+  end
+  local total = held + give
+  if total > 0 then
+    redis.call('HSET', key, ME, text(total) .. ':' .. text(NOW + SLOTS_KEPT))
+  else
+    redis.call('HDEL', key, ME)
+  end
+  if need > give and total < cap and give == 0 then
+    redis.call('HSET', key, 'w' .. ME, text(since) .. ':' .. text(NOW + WAITING_KEPT))
+    tell('slots ' .. id .. ' ' .. text(claimants))
+  else
+    redis.call('HDEL', key, 'w' .. ME)
+  end
+  redis.call('PEXPIRE', key, text(SLOTS_KEPT))
+  return total, claimants, waiting
+end
+
+-- --- the batch ------------------------------------------------------------------------------------------------
+
+local TOKENS = { { 'global', 'node' }, { 'tenant', 'tenant' }, { 'own', 'webhook' } }
+
+-- Whether one delivery may go.
+local function admit(section, circuit, ask, room, categories)
+  local permit, more, probed = Circuit.may_call(circuit, section.policy, ask[1], ask[2], categories)
+  if permit == 'wait' then
+    if circuit.phase == 'half_open' then
+      if probed then return { say = 'probed', ['until'] = more } end
+      return { say = 'no_probe' }
+    end
+    return { say = 'wait', why = 'circuit', scope = 'webhook', ['until'] = more and math.max(more, NOW + 1) }
+  end
+  local refusal
+  if not ask[3] and room.free <= 0 then
+    refusal = { say = 'wait', why = 'slots', scope = 'webhook' }
+  else
+    local due, scope
+    for _, kind in ipairs(TOKENS) do
+      local limit = section[kind[1]]
+      local at = limit and token_due(limit[3], limit)
+      if at and at > NOW and (not due or at >= due) then due, scope = at, kind[2] end
+    end
+    if due then refusal = { say = 'wait', why = 'tokens', scope = scope, ['until'] = due } end
+  end
+  if refusal then
+    if permit == 'probe' then Circuit.give_back(circuit, more) end
+    return refusal
+  end
+  for _, kind in ipairs(TOKENS) do
+    local limit = section[kind[1]]
+    if limit then take_token(limit[3], limit) end
+  end
+  if not ask[3] then room.free = room.free - 1 end
+  return { say = 'go', circuit = circuit.phase, probe = permit == 'probe' and more or nil }
+end
+
+local function carry_out(section)
+  local answer = {}
+  if not section.policy then
+    answer.slots = { slots(section.id, section.cap, section.hold, section.need) }
+    return answer
+  end
+  local key = NS .. 'circuit:' .. section.id
+  local policy, categories = section.policy, batch.categories
+  local stored = redis.call('GET', key)
+  local circuit
+  if stored then circuit = cmsgpack.unpack(stored) end
+  -- A node that remembers more than this memory is believed.
+  local forgotten = not circuit or circuit.made_up
+  if section.saved and (forgotten or section.newer and section.saved.generation > circuit.generation) then
+    circuit = Circuit.restore(section.saved, categories)
+    circuit.changed = true
+  elseif not circuit then
+    circuit = { phase = 'closed', generation = NOW, since = NOW, made_up = true }
+  end
+  local from, generation = circuit.phase, circuit.generation
+  for _, probe in ipairs(section.probes or {}) do Circuit.answered(circuit, policy, probe, categories) end
+  Circuit.called(circuit, policy, section.succeeded or 0, section.failed or {}, categories)
+  Circuit.advance(circuit, policy, categories)
+  if section.reset then Circuit.reset(circuit) end
+  if section.force then Circuit.force(circuit, section.force, categories) end
+  local room = { free = 0 }
+  if section.cap then
+    answer.slots = { slots(section.id, section.cap, section.hold, section.need) }
+    room.free = answer.slots[1] - section.hold
+  end
+  if section.asks then
+    answer.grants = {}
+    for index, ask in ipairs(section.asks) do
+      answer.grants[index] = admit(section, circuit, ask, room, categories)
+    end
+  end
+  answer.generation = circuit.generation
+  if circuit.generation ~= generation then
+    answer.from = from
+    tell('circuit ' .. section.id)
+  end
+  local news = section.knows ~= circuit.generation
+    and (section.knows > 0 or circuit.phase ~= 'closed' or circuit.forced)
+  if circuit.generation ~= generation or news then
+    answer.saved = Circuit.saved(circuit)
+  end
+  if section.look then
+    answer.counts = circuit.counts or no_counts(categories)
+    if circuit.window then answer.counts = counts_of(circuit.window, policy.window, categories) end
+  end
+  if circuit.trial and policy.enabled then
+    answer.probes = { #circuit.trial.under_way, probes_left(circuit.trial, policy), #circuit.trial.answered,
+      circuit.trial.successes }
+  end
+  keep(key, circuit, policy)
+  return answer
+end
+
+-- What is empty is left out: it would look like an object.
+local answer = { now = NOW, began = began, webhooks = batch.webhooks and {}, tokens = batch.tokens and {} }
+for index, section in ipairs(batch.webhooks or {}) do answer.webhooks[index] = carry_out(section) end
+for index, limit in ipairs(batch.tokens or {}) do
+  local due = token_due(limit[3], limit)
+  if not due then take_token(limit[3], limit) end
+  local taken = spent(bucket(limit[3]), limit)
+  answer.tokens[index] = { due or 0, math.max(0, math.floor((limit[2] * TOKEN - taken) / TOKEN)) }
+end
+keep_buckets()
+if batch.work then tell('work') end
+if batch.change then tell('change') end
+local written = cjson.encode(answer)
+redis.call('SET', NS .. 'answer:' .. ME, NUMBER .. ' ' .. written, 'PX', text(ANSWER_KEPT))
+return written

@@ -1,0 +1,233 @@
+//! What nodes share through Redis, where there is one: asking it, hearing it, and going on without it.
+//!
+//! While it answers, any node may send to any webhook that keeps no order, and Redis says what all of them together
+//! may do. While it does not, the fleet is one without Redis: homes, and each node its part; see `homes` and `shares`.
+
+use std::{sync::Arc, time::Duration};
+
+use redrive_core::{Time, breaker::Call, limiter::RateLimit};
+use redrive_store::Hint;
+use tokio::time::sleep;
+
+use crate::{
+    Engine, Inner,
+    clock::ticks,
+    coordination::{
+        Changed, Learnt, Report,
+        redis::{Ear, Heard, Link, News, Shared, Token},
+    },
+    registry::Hook,
+};
+
+/// The least time between two batches somebody waits for: more fit into each.
+const BREATH: Duration = Duration::from_millis(1);
+/// How long what nobody waits for may lie on the desk.
+const LAZY: Duration = Duration::from_millis(20);
+/// Between two tries to reach Redis.
+const AGAIN: Duration = Duration::from_millis(250);
+const AGAIN_AT_MOST: Duration = Duration::from_secs(3);
+/// Things carried out by one batch.
+const MOST: usize = 1_000;
+/// For so long a node may be without Redis, right after its start for instance, and nobody has to care.
+const SOON: Duration = Duration::from_secs(1);
+
+impl Inner {
+    /// What is shared, while Redis answers.
+    pub(crate) fn shared(&self) -> Option<&Arc<Shared>> {
+        self.shared.as_ref().filter(|shared| shared.is_up())
+    }
+
+    /// Tells all nodes how a request went. Gives what this changed, here and for all.
+    pub(crate) async fn tell_all(&self, hook: &Arc<Hook>, report: Report) -> Changed {
+        let now = self.clock.now();
+        let Some(shared) = self.shared() else { return self.coordination.report(hook, report, now) };
+        let reported = match (report.call, report.probe) {
+            (Call::Succeeded, None) => {
+                shared.succeeded(hook);
+                return self.coordination.note(hook, &report, now);
+            }
+            (Call::Ignored, None) => return self.coordination.note(hook, &report, now),
+            (call, probe) => shared.report(hook, call, probe).await,
+        };
+        match reported {
+            Ok(reported) => Changed {
+                circuit: reported.moved,
+                trickle: reported.trickle,
+                ..self.coordination.note(hook, &report, now)
+            },
+            Err(_) => self.coordination.report(hook, report, now),
+        }
+    }
+
+    /// Keeps in touch with Redis for as long as the engine runs.
+    pub(crate) async fn keep_sharing(self: Arc<Self>, shared: Arc<Shared>, mut link: Link) {
+        let mut away_since = ticks();
+        let mut wait = AGAIN;
+        let mut said = false;
+        while !self.stop.is_cancelled() {
+            if let Err(error) = link.connect().await {
+                if !said {
+                    said = true;
+                    tracing::warn!(%error, "Redis does not answer; this node goes by what it knows until it does");
+                }
+                tokio::select! {
+                    () = sleep(wait) => {}
+                    () = self.stop.cancelled() => return,
+                }
+                wait = (wait * 2).min(AGAIN_AT_MOST);
+                continue;
+            }
+            self.return_to(&shared, ticks().saturating_sub(away_since)).await;
+            let error = self.serve(&shared, &mut link).await;
+            (away_since, wait, said) = (ticks(), AGAIN, true);
+            self.go_alone(&shared);
+            match error {
+                Some(error) => {
+                    tracing::warn!(%error, "Redis is away; this node goes by what it knows until it is back");
+                }
+                None => return,
+            }
+        }
+    }
+
+    /// Redis answers: it decides from now on. It is told what has happened meanwhile.
+    async fn return_to(self: &Arc<Self>, shared: &Arc<Shared>, away: Duration) {
+        let moved_by_others = match away > SOON {
+            true => self.store.troubled().await.unwrap_or_default(),
+            false => Vec::new(),
+        };
+        let now = self.clock.now();
+        for runtime in moved_by_others {
+            // What others stored and this node has not heard of yet: they may be gone.
+            if let Some(hook) = self.registry.hook(runtime.webhook) {
+                self.coordination.learn(&hook, Some(runtime), self.coordination.moves(), now);
+            }
+        }
+        let troubled = self.coordination.troubled(&|webhook| self.registry.hook(webhook));
+        self.coordination.follow();
+        shared.begin(away > SOON);
+        for hook in troubled {
+            shared.look_soon(hook);
+        }
+        self.shares.set_whole(true);
+        self.shares_changed();
+        self.metrics.redis_up.set(1);
+        self.metrics.redis_fallback.set(0);
+        self.fleet.news.missed_some();
+        tracing::info!("Redis answers: limits and circuits are shared through it");
+    }
+
+    /// Redis is away: this node goes by itself, as one of a fleet without Redis.
+    fn go_alone(self: &Arc<Self>, shared: &Arc<Shared>) {
+        shared.end();
+        self.coordination.go_alone(self.clock.now());
+        self.shares.set_whole(false);
+        self.metrics.redis_up.set(0);
+        self.metrics.redis_fallback.set(1);
+        self.shares_changed();
+        // What the store knows counts now.
+        self.fleet.news.missed_some();
+        self.gate_alarm.notify_one();
+    }
+
+    /// Carries batches until Redis answers no more, or the engine stops.
+    async fn serve(self: &Arc<Self>, shared: &Arc<Shared>, link: &mut Link) -> Option<redis::RedisError> {
+        let hearing = tokio::spawn(self.clone().keep_hearing(shared.clone(), link.ear()));
+        let mut began: Option<Time> = None;
+        let error = loop {
+            tokio::select! {
+                () = shared.posted() => {}
+                () = sleep(LAZY) => {}
+                () = self.stop.cancelled() => break None,
+            }
+            let taken = shared.take(MOST);
+            if taken.is_empty() {
+                continue;
+            }
+            self.metrics.redis_round_trips.inc();
+            match link.send(taken, shared, self.clock.now()).await {
+                Ok((heard, memory)) => {
+                    for heard in heard {
+                        self.heed(heard);
+                    }
+                    if began.replace(memory).is_some_and(|before| before != memory) {
+                        // It has lost its memory: it is told what is known here.
+                        for hook in self.coordination.troubled(&|webhook| self.registry.hook(webhook)) {
+                            shared.look_soon(hook);
+                        }
+                    }
+                }
+                Err(error) => break Some(error),
+            }
+            sleep(BREATH).await;
+        };
+        hearing.abort();
+        error
+    }
+
+    /// Acts on what was learnt about a circuit.
+    fn heed(self: &Arc<Self>, heard: Heard) {
+        let Heard { hook, learnt, moved, trickle } = heard;
+        if let Some(moved) = moved {
+            self.moved(&hook, moved);
+        } else if let (Learnt::Nothing, Some(trickle)) = (learnt, trickle) {
+            // A probe may have been lost: another one takes its place.
+            let moves = self.dispatch.unpark(self.whom(&hook), Some(trickle));
+            self.carry_out(moves);
+        } else {
+            self.act_on_learnt(&hook, learnt);
+        }
+        self.gate_alarm.notify_one();
+    }
+
+    /// Heeds what other nodes tell, for as long as it is not aborted.
+    async fn keep_hearing(self: Arc<Self>, shared: Arc<Shared>, ear: Ear) {
+        loop {
+            if let Ok(mut hearing) = ear.listen().await {
+                // Something may have been told while nobody listened.
+                self.alarm.ring();
+                self.fleet.news.is_there();
+                while let Some(news) = hearing.next().await {
+                    match news {
+                        News::Work => self.alarm.ring(),
+                        News::Change => self.fleet.news.is_there(),
+                        News::Slots(webhook, nodes) => shared.slots_wanted(webhook, nodes),
+                        News::Circuit(webhook) => {
+                            if let Some(hook) = self.registry.hook(webhook) {
+                                shared.look_soon(hook);
+                            }
+                        }
+                    }
+                }
+            }
+            sleep(AGAIN).await;
+        }
+    }
+
+    /// Has the store's hints go through Redis while that answers.
+    pub(crate) fn hint_through(self: &Arc<Self>, shared: &Arc<Shared>) {
+        let shared = shared.clone();
+        self.store.carry_hints(Box::new(move |hint| shared.hint(hint == Hint::Work, hint == Hint::Change)));
+    }
+}
+
+impl Engine {
+    /// Whether there is a Redis that does not answer, so that every node goes by itself.
+    pub fn is_in_fallback(&self) -> bool {
+        self.0.shared.as_ref().is_some_and(|shared| !shared.is_up())
+    }
+
+    /// Takes a token of a bucket that all nodes share, under a name of its own. None: there is no Redis, or it is
+    /// away.
+    pub async fn shared_token(&self, name: String, limit: RateLimit) -> Option<Token> {
+        self.0.shared()?.token(name, limit).await.ok()
+    }
+
+    /// Brings what is known of a webhook's circuit up to date, for people to read.
+    pub(crate) async fn look_at(&self, hook: &Arc<Hook>) {
+        if let Some(shared) = self.0.shared() {
+            // What is known will do if nobody answers.
+            let _ = shared.look(hook).await;
+        }
+    }
+}
