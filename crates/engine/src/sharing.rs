@@ -23,6 +23,8 @@ use crate::{
 const BREATH: Duration = Duration::from_millis(1);
 /// How long what nobody waits for may lie on the desk.
 const LAZY: Duration = Duration::from_millis(20);
+/// How often Redis is asked whether it is there, if nothing else is asked.
+const BEAT: Duration = Duration::from_secs(1);
 /// Between two tries to reach Redis.
 const AGAIN: Duration = Duration::from_millis(250);
 const AGAIN_AT_MOST: Duration = Duration::from_secs(3);
@@ -134,6 +136,7 @@ impl Inner {
     async fn serve(self: &Arc<Self>, shared: &Arc<Shared>, link: &mut Link) -> Option<redis::RedisError> {
         let hearing = tokio::spawn(self.clone().keep_hearing(shared.clone(), link.ear()));
         let mut began: Option<Time> = None;
+        let mut sent = ticks();
         let error = loop {
             tokio::select! {
                 () = shared.posted() => {}
@@ -141,9 +144,10 @@ impl Inner {
                 () = self.stop.cancelled() => break None,
             }
             let taken = shared.take(MOST);
-            if taken.is_empty() {
+            if taken.is_empty() && ticks().saturating_sub(sent) < BEAT {
                 continue;
             }
+            sent = ticks();
             self.metrics.redis_round_trips.inc();
             match link.send(taken, shared, self.clock.now()).await {
                 Ok((heard, memory)) => {

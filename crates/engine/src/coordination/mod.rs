@@ -4,6 +4,8 @@
 //! nodes share a store, each learns from it what the others have found out, and what has to be counted in one
 //! place is counted where the webhook is at home.
 
+#[cfg(test)]
+mod conformance;
 mod image;
 mod known;
 mod local;

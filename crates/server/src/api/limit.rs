@@ -7,7 +7,6 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use redrive_engine::clock;
 
 use super::{
     AppState,
@@ -22,7 +21,7 @@ pub(super) async fn limited(State(app): State<AppState>, mut request: Request, n
     let (Some(throttle), Some(caller)) = (app.throttle(), caller(request.headers(), from, &app)) else {
         return next.run(request).await;
     };
-    let allowance = throttle.call(caller.key, clock::ticks());
+    let allowance = throttle.call(app.engine(), caller.key).await;
     let mut answer = match allowance.retry_after {
         None => {
             request.extensions_mut().insert(caller);

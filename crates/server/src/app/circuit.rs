@@ -28,6 +28,8 @@ pub struct CircuitSeen {
     pub circuit: CircuitView,
     /// The last times it was open, newest first.
     pub periods: Vec<Period>,
+    /// Whether this node goes by what it knows, since the Redis that nodes share does not answer.
+    pub fallback: bool,
 }
 
 impl App {
@@ -68,6 +70,6 @@ impl App {
         let from = self.engine.clock().now().back(PERIODS_OF);
         let mut periods = self.store().circuit_periods(id, from, PERIODS).await?;
         periods.reverse();
-        Ok(CircuitSeen { circuit, periods })
+        Ok(CircuitSeen { circuit, periods, fallback: self.engine.is_in_fallback() })
     }
 }

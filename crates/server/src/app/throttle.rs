@@ -7,6 +7,7 @@ use redrive_core::{
     KeyId, Time,
     limiter::{Bucket, RateLimit},
 };
+use redrive_engine::{Engine, clock};
 
 /// With this many buckets, those that are full again are looked for and forgotten.
 const TIDY_AT: usize = 1_024;
@@ -44,7 +45,7 @@ impl Throttle {
 
     /// Counts a call of a key, none for the configured admin key, at a monotonic time. One too many costs
     /// nothing.
-    pub fn call(&self, key: Option<KeyId>, ticks: Duration) -> Allowance {
+    fn call_here(&self, key: Option<KeyId>, ticks: Duration) -> Allowance {
         let limit = &self.limit;
         let now = Time::from_millis(i64::try_from(ticks.as_millis()).unwrap_or(i64::MAX));
         let mut buckets = self.buckets.lock();
@@ -54,13 +55,31 @@ impl Throttle {
         if due.is_none() {
             bucket.take(limit, now);
         }
-        let remaining = bucket.remaining(limit, now);
+        Allowance::of(limit, bucket.remaining(limit, now), due.map(|due| due.since(now)))
+    }
+
+    /// Counts a call of a key: in the bucket that all nodes share, if they share one, else in this node's own.
+    pub async fn call(&self, engine: &Engine, key: Option<KeyId>) -> Allowance {
+        let name = key.map_or("key:admin".to_owned(), |key| format!("key:{key}"));
+        match engine.shared_token(name, self.limit).await {
+            Some(token) => {
+                let wait = token.due.map(|due| due.since(token.now));
+                Allowance::of(&self.limit, token.remaining, wait)
+            }
+            None => self.call_here(key, clock::ticks()),
+        }
+    }
+}
+
+impl Allowance {
+    /// With so many tokens left, and so long to wait if there was none.
+    fn of(limit: &RateLimit, remaining: u32, wait: Option<Duration>) -> Self {
         let missing = u64::from(limit.burst().saturating_sub(remaining));
-        Allowance {
+        Self {
             limit: limit.requests_per_minute,
             remaining,
             reset: (missing * 60).div_ceil(u64::from(limit.requests_per_minute.max(1))),
-            retry_after: due.map(|due| due.since(now).as_millis().div_ceil(1_000) as u64),
+            retry_after: wait.map(|wait| wait.as_millis().div_ceil(1_000) as u64),
         }
     }
 }
@@ -94,7 +113,7 @@ mod tests {
     #[test]
     fn a_key_has_its_burst_and_then_its_rate() {
         let throttle = throttle(30, 3);
-        let call = |after_ms: u64| throttle.call(None, START + Duration::from_millis(after_ms));
+        let call = |after_ms: u64| throttle.call_here(None, START + Duration::from_millis(after_ms));
         assert_eq!(call(0), Allowance { limit: 30, remaining: 2, reset: 2, retry_after: None });
         assert_eq!(call(0), Allowance { limit: 30, remaining: 1, reset: 4, retry_after: None });
         assert_eq!(call(0), Allowance { limit: 30, remaining: 0, reset: 6, retry_after: None });
@@ -109,24 +128,24 @@ mod tests {
     #[test]
     fn keys_do_not_spend_one_another_s_tokens() {
         let throttle = throttle(60, 1);
-        assert_eq!(throttle.call(key(1), START).retry_after, None);
-        assert_eq!(throttle.call(key(1), START).retry_after, Some(1));
-        assert_eq!(throttle.call(key(2), START).retry_after, None);
-        assert_eq!(throttle.call(None, START).retry_after, None);
+        assert_eq!(throttle.call_here(key(1), START).retry_after, None);
+        assert_eq!(throttle.call_here(key(1), START).retry_after, Some(1));
+        assert_eq!(throttle.call_here(key(2), START).retry_after, None);
+        assert_eq!(throttle.call_here(None, START).retry_after, None);
     }
 
     #[test]
     fn idle_keys_are_forgotten_and_busy_ones_are_not() {
         let throttle = throttle(60, 1);
         for number in 0..TIDY_AT as u64 {
-            throttle.call(key(number), START);
+            throttle.call_here(key(number), START);
         }
         let later = START + Duration::from_millis(900);
-        assert_eq!(throttle.call(key(0), later).retry_after, Some(1), "nobody was forgotten too soon");
+        assert_eq!(throttle.call_here(key(0), later).retry_after, Some(1), "nobody was forgotten too soon");
         let much_later = START + Duration::from_secs(60);
-        throttle.call(key(9_999_999), much_later);
+        throttle.call_here(key(9_999_999), much_later);
         for number in 0..3 * TIDY_AT as u64 {
-            throttle.call(key(number), much_later + Duration::from_secs(number));
+            throttle.call_here(key(number), much_later + Duration::from_secs(number));
         }
         assert!(throttle.buckets.lock().by_key.len() <= 2 * TIDY_AT);
     }

@@ -113,11 +113,19 @@ struct RunArgs {
     /// Send for the tenants of this pool; give it once for each. "default" if left out.
     #[arg(long = "pool", value_name = "NAME")]
     pools: Vec<String>,
+    /// A Redis server through which nodes share limits and circuits: redis://USER@HOST:PORT, or rediss://… with TLS.
+    #[arg(long, value_name = "URL")]
+    redis: Option<String>,
 }
 
 impl RunArgs {
     fn load(&self, profile: Profile) -> Result<Config, ConfigError> {
-        let flags = Overrides { role: self.role.clone(), pools: self.pools.clone(), ..Overrides::default() };
+        let flags = Overrides {
+            role: self.role.clone(),
+            pools: self.pools.clone(),
+            redis_url: self.redis.clone(),
+            ..Overrides::default()
+        };
         self.server.load_with(profile, flags)
     }
 }

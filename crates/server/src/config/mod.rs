@@ -8,6 +8,7 @@ mod egress;
 mod limits;
 mod load;
 mod node;
+mod redis;
 mod secret;
 mod secrets;
 mod server;
@@ -35,6 +36,7 @@ pub use dev::{Dev, Skew};
 pub use egress::Egress;
 pub use limits::{Limits, PerMinute, PerSecond, TenantLimits};
 pub use load::{ConfigError, Overrides, load};
+pub use redis::{Redis, RedisUrl};
 pub use secret::Hidden;
 pub use secrets::Secrets;
 pub use server::Server;
@@ -66,6 +68,8 @@ pub struct Config {
     pub database: Database,
     /// This node among others.
     pub cluster: Cluster,
+    /// What nodes share limits and circuits through.
+    pub redis: Redis,
     /// Who may come in.
     pub auth: Auth,
     /// The master key that secrets are sealed with.
@@ -203,6 +207,7 @@ impl Config {
             server: Server::default(),
             database: Database::default(),
             cluster: Cluster { lease: Span::secs(engine.lease.as_secs()) },
+            redis: Redis::default(),
             auth: Auth::default(),
             secrets: Secrets::default(),
             audit: Audit { retention: Span::secs(365 * 24 * 3600) },
@@ -261,6 +266,7 @@ impl Config {
             breaker: self.breaker_policy()?,
             pools: self.pools.clone(),
             disable_after: Some(self.webhooks.disable_after.get()).filter(|after| !after.is_zero()),
+            redis: self.redis.settings()?,
             ..Settings::default()
         })
     }
@@ -272,6 +278,7 @@ impl Config {
         };
         self.server.validate()?;
         self.database.validate()?;
+        self.redis.validate(&self.database.backend()?)?;
         self.validate_node()?;
         self.retention.validate()?;
         self.archive.place()?;

@@ -77,6 +77,18 @@ pub const SETTINGS: &[Setting] = &[
         "cluster.lease",
         "A node that was silent for so long is dead, and the others take over. Longer than hiccups are.",
     ),
+    setting(
+        "redis.url",
+        "A Redis through which nodes share limits and circuits: redis[s]://USER@HOST:PORT. Also --redis.",
+    ),
+    setting("redis.password", "The password of the Redis server, so that the URL needs none."),
+    setting("redis.password_file", "A file that holds the password, for secret mounts."),
+    setting("redis.ca_file", "A file with the certificate to trust for rediss://, instead of the system's."),
+    setting(
+        "redis.namespace",
+        "What all keys begin with, so that several installations can share one server.",
+    ),
+    setting("redis.timeout", "How long an answer may take before a node goes by what it knows."),
     setting("auth.admin_key", "The key that may do everything. Also REDRIVE_ADMIN_KEY."),
     setting("auth.admin_key_file", "A file that holds the admin key, for secret mounts."),
     setting("secrets.master_key", "The key that secrets are sealed with: 32 random bytes in base64."),

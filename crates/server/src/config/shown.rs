@@ -43,7 +43,7 @@ fn at<'a>(tree: &'a Value, key: &str) -> &'a Value {
 
 /// Whether what is written is shown to nobody. A command may have a password in it.
 fn is_hidden(key: &str) -> bool {
-    is_secret(key) && key != "database.url" || key == "secrets.master_key_command"
+    is_secret(key) && !["database.url", "redis.url"].contains(&key) || key == "secrets.master_key_command"
 }
 
 /// Whether a number is a length of time in seconds.
@@ -132,6 +132,8 @@ mod tests {
             ("REDRIVE_ADMIN_KEY", "hush-hush-hush-hush-hush-hush-hush-hush"),
             ("REDRIVE_DATABASE_PASSWORD", "hush"),
             ("REDRIVE_DATABASE_URL", "postgres://me:hush@db/x"),
+            ("REDRIVE_REDIS_URL", "redis://me:hush@cache"),
+            ("REDRIVE_REDIS_PASSWORD", "hush"),
             ("REDRIVE_SECRETS_MASTER_KEY", "hush"),
             ("REDRIVE_SECRETS_MASTER_KEY_COMMAND", "fetch --token hush"),
             ("REDRIVE_ARCHIVE_SECRET_ACCESS_KEY", "hush"),

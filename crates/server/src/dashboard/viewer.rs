@@ -5,7 +5,6 @@ use axum::{
     http::{StatusCode, request::Parts},
 };
 use redrive_core::{TenantId, Time};
-use redrive_engine::clock;
 
 use super::page::{Failed, Frame, allowed};
 use crate::{
@@ -69,7 +68,7 @@ impl FromRequestParts<AppState> for Viewer {
         };
         // Pages count like calls: whoever has a key has one allowance.
         if let Some(throttle) = app.throttle()
-            && let Some(seconds) = throttle.call(caller.key, clock::ticks()).retry_after
+            && let Some(seconds) = throttle.call(app.engine(), caller.key).await.retry_after
         {
             let detail = format!("too many pages were asked for with this key; reload in {seconds} s");
             return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", detail).into());

@@ -187,7 +187,11 @@ impl Taken {
         let mut heard: Vec<Option<Heard>> = Vec::with_capacity(self.hooks.len());
         for ((section, hook), about) in self.batch.webhooks.iter().zip(&self.hooks).zip(&answer.webhooks) {
             if let (Some(told), Some(answered)) = (section.hold, about.slots) {
-                slots.answered(section.id, told, answered);
+                let goes = section.asks.iter().zip(&about.grants).filter(|(ask, granted)| {
+                    let AskFor(_, _, has_slot) = ask;
+                    !has_slot && matches!(granted, Granted::Go { .. })
+                });
+                slots.answered(section.id, told, goes.count() as u32, answered);
             }
             heard.push(hook.as_ref().map(|hook| learn(hook, about, local, now)));
         }
@@ -210,7 +214,7 @@ impl Taken {
                             local.noted(hook, scope, until);
                         }
                         let slot = (matches!(grant, Grant::Go { .. }) && !has_slot)
-                            .then(|| slots.use_one(section.id));
+                            .then(|| slots.granted(section.id));
                         (grant, slot)
                     });
                     drop(to.send(given.collect()));

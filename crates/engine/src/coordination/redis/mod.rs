@@ -8,7 +8,7 @@ mod batch;
 mod link;
 mod slots;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 mod wire;
 
 use std::{

@@ -80,12 +80,8 @@ impl Slots {
         })
     }
 
-    /// One that was just granted.
-    pub(super) fn use_one(self: &Arc<Self>, webhook: WebhookId) -> Slot {
-        let slots = &mut *self.0.lock();
-        let held = slots.entry(webhook).or_default();
-        held.used += 1;
-        held.idle_since = None;
+    /// One that was just granted, and counted as used.
+    pub(super) fn granted(self: &Arc<Self>, webhook: WebhookId) -> Slot {
         Slot { slots: self.clone(), webhook }
     }
 
@@ -97,11 +93,24 @@ impl Slots {
         held.granted
     }
 
-    /// Redis was told that this node holds so many; it holds `total` now, and others want some as well.
-    pub(super) fn answered(&self, webhook: WebhookId, told: u32, [total, nodes, waiting]: [u32; 3]) {
+    /// Redis was told that this node holds so many; it holds `total` now, of which so many more are `used` at once, and
+    /// others want some as well.
+    pub(super) fn answered(
+        &self,
+        webhook: WebhookId,
+        told: u32,
+        used: u32,
+        [total, nodes, waiting]: [u32; 3],
+    ) {
         let slots = &mut *self.0.lock();
-        let Some(held) = slots.get_mut(&webhook) else { return };
+        let held = slots.entry(webhook).or_default();
         held.granted = (held.granted + total).saturating_sub(told);
+        held.used += used;
+        if held.used > 0 {
+            held.idle_since = None;
+        } else {
+            held.idle_since.get_or_insert_with(ticks);
+        }
         if waiting > 0 {
             held.most = Some((fair(held.cap, nodes), ticks()));
             held.give_up(ticks());
@@ -136,10 +145,10 @@ impl Slots {
         tell
     }
 
-    /// Redis is gone, and so is what it granted.
+    /// Redis is gone, and so is what it granted. What is under way it hears of when it is back.
     pub(super) fn forget_all(&self) {
         self.0.lock().retain(|_, held| {
-            (held.granted, held.most, held.changed) = (0, None, false);
+            (held.granted, held.most, held.changed) = (held.used, None, false);
             held.used > 0
         });
     }
@@ -163,7 +172,7 @@ mod tests {
         let slots = Arc::new(Slots::default());
         assert!(slots.take(id()).is_none(), "nothing was granted");
         assert_eq!(slots.tell(id(), 4), 0);
-        slots.answered(id(), 0, [4, 1, 0]);
+        slots.answered(id(), 0, 0, [4, 1, 0]);
         let taken: Vec<_> = (0..4).map(|_| slots.take(id()).unwrap()).collect();
         assert!(slots.take(id()).is_none());
         assert!(!slots.wanted(id(), 2), "what is in use is not given up");
@@ -181,10 +190,21 @@ mod tests {
     fn an_answer_counts_from_what_was_told() {
         let slots = Arc::new(Slots::default());
         slots.tell(id(), 4);
-        slots.answered(id(), 0, [4, 2, 0]);
+        slots.answered(id(), 0, 0, [4, 2, 0]);
         let told = slots.tell(id(), 4);
         slots.wanted(id(), 2);
-        slots.answered(id(), told, [4, 2, 0]);
+        slots.answered(id(), told, 0, [4, 2, 0]);
         assert_eq!(slots.tell(id(), 4), 2, "given up meanwhile");
+    }
+
+    #[test]
+    fn what_goes_at_once_is_not_given_up_although_others_wait() {
+        let slots = Arc::new(Slots::default());
+        slots.tell(id(), 1);
+        slots.answered(id(), 0, 1, [1, 3, 2]);
+        let slot = slots.granted(id());
+        assert_eq!(slots.tell(id(), 1), 1, "a request is under way");
+        drop(slot);
+        assert_eq!(slots.tell(id(), 1), 0, "and now another node may have it");
     }
 }

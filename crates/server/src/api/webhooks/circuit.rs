@@ -31,7 +31,7 @@ const LONGEST: i64 = 30 * 24 * 3600;
 pub(super) struct CircuitView {
     #[serde(flatten)]
     circuit: Circuit,
-    /// Whether it is kept without what nodes share. On a single node it never is.
+    /// Whether this node goes by what it knows, since the Redis that nodes share does not answer.
     fallback: bool,
     /// The last 20 times it was open in the last 24 hours, newest first.
     periods: Vec<PeriodView>,
@@ -66,7 +66,7 @@ impl From<Period> for PeriodView {
 impl From<CircuitSeen> for CircuitView {
     fn from(seen: CircuitSeen) -> Self {
         let periods = seen.periods.into_iter().map(PeriodView::from).collect();
-        Self { circuit: seen.circuit, fallback: false, periods }
+        Self { circuit: seen.circuit, fallback: seen.fallback, periods }
     }
 }
 

@@ -1,0 +1,197 @@
+//! A Redis server through which nodes share limits and circuits. Whatever is shown of it is shown without the
+//! password.
+
+use std::{fmt, path::PathBuf};
+
+use redrive_core::time::Span;
+use redrive_engine::RedisSettings;
+use serde::{Deserialize, Serialize};
+use url::Url;
+
+use super::{Backend, ConfigError, Hidden, secret::read_file};
+
+/// The Redis that nodes share.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Redis {
+    /// Where it is: `redis://USER@HOST:PORT/NUMBER`, or `rediss://…` with TLS. None: there is none.
+    pub url: Option<RedisUrl>,
+    /// Its password.
+    pub password: Option<Hidden>,
+    /// A file that holds the password.
+    pub password_file: Option<PathBuf>,
+    /// A file with the certificate of the authority to trust, instead of the system's.
+    pub ca_file: Option<PathBuf>,
+    /// What its keys begin with.
+    pub namespace: String,
+    /// How long an answer may take before a node goes by itself.
+    pub timeout: Span,
+}
+
+impl Default for Redis {
+    fn default() -> Self {
+        Self {
+            url: None,
+            password: None,
+            password_file: None,
+            ca_file: None,
+            namespace: "redrive".into(),
+            timeout: Span::millis(500),
+        }
+    }
+}
+
+/// A Redis server's URL: never shown with its password.
+#[derive(Clone, Deserialize)]
+pub struct RedisUrl(String);
+
+impl From<&str> for RedisUrl {
+    fn from(text: &str) -> Self {
+        Self(text.into())
+    }
+}
+
+impl RedisUrl {
+    /// Errors repeat nothing of it.
+    fn read(&self) -> Result<Url, String> {
+        let form = "write redis://USER@HOST:PORT, or rediss://… with TLS, and the password best into \
+                    redis.password_file";
+        let url = Url::parse(&self.0).map_err(|error| format!("cannot be read ({error}); {form}"))?;
+        if !["redis", "rediss"].contains(&url.scheme()) || url.host_str().is_none_or(str::is_empty) {
+            return Err(format!("does not name a Redis server; {form}"));
+        }
+        // With a / or a # in the password, the rest of it would pass for something else.
+        if url.path().contains('@') || url.fragment().is_some() || url.query().is_some() {
+            return Err(format!("has something behind its host that does not belong there; {form}"));
+        }
+        let number = url.path().trim_matches('/');
+        if !number.is_empty() && number.parse::<u16>().is_err() {
+            return Err("must end in the number of a database, such as /0, or in nothing".into());
+        }
+        Ok(url)
+    }
+}
+
+impl fmt::Display for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // What cannot be read may have a password anywhere.
+        let Ok(mut url) = self.read() else { return f.write_str("[redacted]") };
+        if url.password().is_some() && url.set_password(Some("REDACTED")).is_ok() {
+            return f.write_str(&url.as_str().replacen(":REDACTED@", ":[redacted]@", 1));
+        }
+        f.write_str(url.as_str())
+    }
+}
+
+impl fmt::Debug for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl Serialize for RedisUrl {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+fn refused(setting: &str, reason: impl Into<String>) -> ConfigError {
+    ConfigError::Invalid { setting: format!("redis.{setting}"), reason: reason.into() }
+}
+
+impl Redis {
+    /// What the engine needs to know; none without a Redis.
+    pub fn settings(&self) -> Result<Option<RedisSettings>, ConfigError> {
+        let Some(url) = &self.url else { return Ok(None) };
+        let mut url = url.read().map_err(|reason| refused("url", reason))?;
+        if let Some(password) = &self.password {
+            // A URL with a host can hold one.
+            let _ = url.set_password(Some(password.reveal()));
+        }
+        let ca = self.ca_file.as_deref().map(|path| read_file("redis.ca_file", path)).transpose()?;
+        Ok(Some(RedisSettings {
+            url: url.into(),
+            namespace: self.namespace.clone(),
+            timeout: self.timeout.get(),
+            ca: ca.map(String::into_bytes),
+        }))
+    }
+
+    /// Checks what a type alone cannot.
+    pub(super) fn validate(&self, backend: &Backend) -> Result<(), ConfigError> {
+        self.settings()?;
+        if self.url.is_some() && matches!(backend, Backend::Sqlite(_)) {
+            return Err(refused(
+                "url",
+                "is for nodes that share a PostgreSQL database, and with SQLite there is one process alone; leave it \
+                 out, or set database.url to postgres://USER@HOST:PORT/DATABASE",
+            ));
+        }
+        let plain = |c: char| c.is_ascii_alphanumeric() || "._-:".contains(c);
+        if !(1..=64).contains(&self.namespace.len()) || !self.namespace.chars().all(plain) {
+            return Err(refused(
+                "namespace",
+                "must be 1 to 64 letters, digits, dots, colons, underscores and hyphens",
+            ));
+        }
+        if !(10..=10_000).contains(&self.timeout.get().as_millis()) {
+            return Err(refused("timeout", "must be from 10ms to 10s"));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Database, DatabaseUrl};
+
+    fn at(url: &str) -> Redis {
+        Redis { url: Some(url.into()), ..Redis::default() }
+    }
+
+    fn backend(url: &str) -> Backend {
+        Database { url: DatabaseUrl::from(url), ..Database::default() }.backend().unwrap()
+    }
+
+    fn said(redis: &Redis) -> String {
+        redis.validate(&backend("postgres://db/x")).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn it_is_off_unless_a_url_is_given() {
+        assert!(Redis::default().settings().unwrap().is_none());
+        assert!(Redis::default().validate(&backend("sqlite:x.db")).is_ok());
+        let redis = Redis { password: Some(Hidden::new("p@ss/word")), ..at("rediss://me:old@cache:6380/2") };
+        assert_eq!(redis.settings().unwrap().unwrap().url, "rediss://me:p%40ss%2Fword@cache:6380/2");
+        assert!(redis.validate(&backend("postgres://db/x")).is_ok());
+        assert_eq!(redis.url.unwrap().to_string(), "rediss://me:[redacted]@cache:6380/2");
+    }
+
+    #[test]
+    fn with_one_process_there_is_nobody_to_share_with() {
+        let said = at("redis://cache").validate(&backend("sqlite:x.db")).unwrap_err().to_string();
+        assert!(
+            said.starts_with("redis.url: ") && said.contains("set database.url to postgres://"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_says_what_to_write_and_tells_no_password() {
+        for url in ["http://me:hunter2@cache", "redis://me:1/hunter2@cache", "redis:hunter2", "hunter2"] {
+            let redis = at(url);
+            let said = said(&redis);
+            assert!(said.starts_with("redis.url: ") && said.contains("redis://"), "{said}");
+            assert!(!said.contains("hunter2") && !format!("{redis:?}").contains("hunter2"), "{said}");
+        }
+        assert!(said(&at("redis://cache/first")).contains("the number of a database"));
+        assert!(
+            said(&Redis { namespace: "a b".into(), ..at("redis://cache") }).starts_with("redis.namespace: ")
+        );
+        assert!(said(&Redis { timeout: Span::secs(60), ..at("redis://cache") }).contains("10ms to 10s"));
+        assert!(
+            said(&Redis { ca_file: Some("/nowhere".into()), ..at("redis://cache") }).contains("/nowhere")
+        );
+    }
+}
