@@ -46,16 +46,16 @@ impl Inner {
         let reported = match (report.call, report.probe) {
             (Call::Succeeded, None) => {
                 shared.succeeded(hook);
-                return self.coordination.note(hook, &report, now);
+                return self.coordination.note(hook, report, now);
             }
-            (Call::Ignored, None) => return self.coordination.note(hook, &report, now),
+            (Call::Ignored, None) => return self.coordination.note(hook, report, now),
             (call, probe) => shared.report(hook, call, probe).await,
         };
         match reported {
             Ok(reported) => Changed {
                 circuit: reported.moved,
                 trickle: reported.trickle,
-                ..self.coordination.note(hook, &report, now)
+                ..self.coordination.note(hook, report, now)
             },
             Err(_) => self.coordination.report(hook, report, now),
         }

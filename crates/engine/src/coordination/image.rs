@@ -63,7 +63,7 @@ impl Local {
     }
 
     /// Takes note of everything about a request but what it means for the circuit, which Redis is told.
-    pub(crate) fn note(&self, hook: &Hook, report: &Report, now: Time) -> Changed {
+    pub(crate) fn note(&self, hook: &Hook, report: Report, now: Time) -> Changed {
         let state = &mut *self.state.lock();
         if !state.webhooks.contains_key(&hook.id)
             && report.success != Some(false)
@@ -74,7 +74,7 @@ impl Local {
         }
         let fresh = state.fresh_bucket();
         let known = state.webhooks.entry(hook.id).or_insert_with(|| Known::new(hook, fresh, now));
-        let failing = known.note(report, now, &mut state.moves);
+        let failing = known.note(&report, now, &mut state.moves);
         Changed { circuit: None, failing, failing_since: known.failing_since, trickle: None }
     }
 

@@ -60,6 +60,7 @@ pub(crate) enum Grant {
 }
 
 /// What came of a request.
+#[derive(Clone, Copy)]
 pub(crate) struct Report {
     pub(crate) call: Call,
     /// The ticket it went with.

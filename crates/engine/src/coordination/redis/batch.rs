@@ -182,7 +182,7 @@ impl Taken {
     }
 
     /// Hands the answer round. Gives what was learnt beside, and when Redis began to remember.
-    pub(super) fn apply(self, answer: Answered, slots: &Arc<Slots>, local: &Local) -> (Vec<Heard>, Time) {
+    pub(super) fn apply(self, answer: &Answered, slots: &Arc<Slots>, local: &Local) -> (Vec<Heard>, Time) {
         let now = Time::from_millis(answer.now);
         let mut heard: Vec<Option<Heard>> = Vec::with_capacity(self.hooks.len());
         for ((section, hook), about) in self.batch.webhooks.iter().zip(&self.hooks).zip(&answer.webhooks) {

@@ -96,7 +96,7 @@ impl Link {
             }
             answer => answer?,
         };
-        Ok(taken.apply(answer, &shared.slots, &shared.local))
+        Ok(taken.apply(&answer, &shared.slots, &shared.local))
     }
 
     async fn carry(&mut self, written: &str, now: Time) -> Result<Answered, RedisError> {
