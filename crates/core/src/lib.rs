@@ -39,6 +39,7 @@ pub mod share;
 pub mod signature;
 pub mod subscription;
 pub mod tenant;
+pub mod ticket;
 pub mod time;
 pub mod traffic;
 pub mod vault;

@@ -114,6 +114,9 @@ pub enum BrokerError {
     /// The certificates that are to be trusted cannot be read.
     #[error("cacertfile={0}: {1}")]
     Certificates(String, String),
+    /// There was one.
+    #[error("the connection was closed")]
+    Closed,
     /// It did not answer in time.
     #[error("it did not answer within {0:?}")]
     Silent(Duration),

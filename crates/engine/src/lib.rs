@@ -61,6 +61,7 @@ pub use dispatch::{Held, Load};
 pub use metrics::Metrics;
 pub use operations::{Survey, TurnError};
 pub use publish::{Draft, PublishError, Receipt};
+pub use queue::amqp::Tickets;
 pub use registry::{Hook, Registry};
 pub use replay::{ReplayError, ReplayTo};
 pub use settings::Settings;
@@ -70,7 +71,7 @@ pub use webhooks::ChangeError;
 
 use crate::{
     clock::Clock, coordination::Coordination, dispatch::Dispatch, fleet::Fleet, health::Health,
-    operations::Operating, record::Kept, schedule::Alarm, shares::Shares,
+    operations::Operating, queue::amqp::Office, record::Kept, schedule::Alarm, shares::Shares,
 };
 
 /// The running data path. Cheap to clone; see [`Engine::start`], [`Engine::drain`] and [`Engine::stop`].
@@ -110,6 +111,8 @@ struct Inner {
     fleet: Fleet,
     /// Its part of what all use together.
     shares: Arc<Shares>,
+    /// Its part in carrying tickets, where there is a broker.
+    tickets: Option<Office>,
     runtime: tokio::runtime::Handle,
     /// Cuts requests off at the end of a drain.
     cut: tokio_util::sync::CancellationToken,

@@ -7,6 +7,8 @@ use redrive_core::{
     tenant::DEFAULT_POOL,
 };
 
+use crate::queue::amqp::Tickets;
+
 /// Limits and defaults of the data path.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -51,6 +53,8 @@ pub struct Settings {
     pub retry: RetryPolicy,
     /// What requests call us.
     pub user_agent: String,
+    /// How ready work is told to other nodes beside the store; none without a broker.
+    pub tickets: Option<Tickets>,
 }
 
 impl Default for Settings {
@@ -76,6 +80,7 @@ impl Default for Settings {
             archive: false,
             retry: RetryPolicy::default(),
             user_agent: concat!("Redrive/", env!("CARGO_PKG_VERSION")).into(),
+            tickets: None,
         }
     }
 }

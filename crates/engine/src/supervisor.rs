@@ -18,6 +18,7 @@ use crate::{
     fleet::{self, Fleet},
     health::Health,
     operations::Operating,
+    queue::amqp::Office,
     record::Kept,
     release::{HAND_BACK, by_epoch},
     schedule::{AHEAD, Alarm},
@@ -52,7 +53,10 @@ impl Engine {
             max_bytes: settings.max_bytes,
             lane_items: settings.lane_items,
         };
+        let tickets = settings.tickets.as_ref().filter(|_| shared);
+        let tickets = tickets.map(|tickets| Office::new(tickets, metrics));
         let inner = Arc::new(Inner {
+            tickets,
             registry: Registry::new(settings.clone(), shares.clone()),
             coordination: Box::new(Local::new(shares.clone())),
             fleet: Fleet::new(shared, settings.lease, joined),
@@ -95,6 +99,7 @@ impl Engine {
         if inner.settings.role.sends() {
             tokio::spawn(inner.clone().keep_scheduling());
         }
+        inner.begin_tickets();
         tokio::spawn(inner.clone().keep_offering());
         tokio::spawn(inner.clone().keep_house());
         tokio::spawn(inner.clone().keep_pruning());
