@@ -29,6 +29,11 @@ impl Links {
     pub(super) fn need(&self, link: u8) {
         self.needed.fetch_or(link, Relaxed);
     }
+
+    pub(super) fn are_all_there(&self) -> bool {
+        let needed = self.needed.load(Relaxed);
+        self.there.load(Relaxed) & needed == needed
+    }
 }
 
 impl Office {
@@ -38,8 +43,7 @@ impl Office {
             true => links.there.fetch_or(link, Relaxed),
             false => links.there.fetch_and(!link, Relaxed),
         };
-        let all = links.there.load(Relaxed) & links.needed.load(Relaxed) == links.needed.load(Relaxed);
-        self.figures.up.set(i64::from(all));
+        self.figures.up.set(i64::from(links.are_all_there()));
     }
 
     /// A connection is there and in use.

@@ -23,7 +23,7 @@ use redrive_core::{lane::Lane, webhook::WebhookState};
 
 pub(crate) use self::issue::Issue;
 use self::{issue::Issuing, topology::Topology};
-use crate::{Inner, amqp::Broker, registry::Hook};
+use crate::{Engine, Inner, amqp::Broker, registry::Hook};
 
 /// What the operator decides about tickets.
 #[derive(Clone, Debug)]
@@ -107,6 +107,13 @@ impl Office {
             issuing: Issuing::default(),
             next_line: AtomicU64::new(0),
         }
+    }
+}
+
+impl Engine {
+    /// Whether this node has every connection to the broker that it needs for tickets; none without a broker.
+    pub fn broker_up(&self) -> Option<bool> {
+        self.0.tickets.as_ref().map(|office| office.links.are_all_there())
     }
 }
 
