@@ -138,7 +138,7 @@ mod tests {
         let (webhook, deliveries) = ticket(1, 2).ready.pop_first().unwrap();
         let (first, second) = (deliveries[0], deliveries[1]);
         assert_eq!(written, format!(r#"{{"v":1,"ready":{{"{webhook}":["{first}","{second}"]}}}}"#));
-        assert!(written.contains("wh_") && written.contains("dl_"), "{written}");
+        assert!(written.contains("wh_") && written.contains("dlv_"), "{written}");
     }
 
     #[test]

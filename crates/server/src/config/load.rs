@@ -73,6 +73,8 @@ pub struct Overrides {
     pub listen: Option<String>,
     /// `--database-url`.
     pub database_url: Option<String>,
+    /// `--amqp`.
+    pub amqp_url: Option<String>,
     /// `--pool`, as often as it was given.
     pub pools: Vec<String>,
 }
@@ -108,8 +110,10 @@ fn read(
         };
         set(&mut table, setting.key, env_value(setting.key, &value));
     }
-    let Overrides { role, listen, database_url, pools } = flags;
-    for (key, value) in [("role", role), ("server.listen", listen), ("database.url", database_url)] {
+    let Overrides { role, listen, database_url, amqp_url, pools } = flags;
+    let given =
+        [("role", role), ("server.listen", listen), ("database.url", database_url), ("amqp.url", amqp_url)];
+    for (key, value) in given {
         if let Some(value) = value {
             set(&mut table, key, Value::String(value.clone()));
         }

@@ -1,6 +1,7 @@
 //! What the operator decides, from a file, the environment and flags: one struct per concern, checked once
 //! at the start. `settings.rs` is the list of every setting with its reason.
 
+mod amqp;
 mod archive;
 mod database;
 mod dev;
@@ -29,6 +30,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::telemetry;
 
+pub use amqp::{Amqp, AmqpUrl};
 pub use archive::{Archive, Place};
 pub use database::{Backend, Database, DatabaseUrl};
 pub use dev::{Dev, Skew};
@@ -64,6 +66,8 @@ pub struct Config {
     pub server: Server,
     /// The store.
     pub database: Database,
+    /// The broker that tells of ready work.
+    pub amqp: Amqp,
     /// This node among others.
     pub cluster: Cluster,
     /// Who may come in.
@@ -202,6 +206,7 @@ impl Config {
             pools: engine.pools,
             server: Server::default(),
             database: Database::default(),
+            amqp: Amqp::default(),
             cluster: Cluster { lease: Span::secs(engine.lease.as_secs()) },
             auth: Auth::default(),
             secrets: Secrets::default(),
@@ -260,6 +265,7 @@ impl Config {
             global_rate_limit: self.limits.global_rate()?,
             breaker: self.breaker_policy()?,
             pools: self.pools.clone(),
+            tickets: self.amqp.tickets(&self.node)?,
             disable_after: Some(self.webhooks.disable_after.get()).filter(|after| !after.is_zero()),
             ..Settings::default()
         })
@@ -272,6 +278,7 @@ impl Config {
         };
         self.server.validate()?;
         self.database.validate()?;
+        self.amqp.validate(&self.database.backend()?)?;
         self.validate_node()?;
         self.retention.validate()?;
         self.archive.place()?;

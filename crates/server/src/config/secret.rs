@@ -8,8 +8,16 @@ use super::{Config, ConfigError};
 
 /// Whether a setting must not be shown.
 pub(super) fn is_secret(setting: &str) -> bool {
-    ["archive.secret_access_key", "auth.admin_key", "database.password", "database.url", "secrets.master_key"]
-        .contains(&setting)
+    [
+        "amqp.password",
+        "amqp.url",
+        "archive.secret_access_key",
+        "auth.admin_key",
+        "database.password",
+        "database.url",
+        "secrets.master_key",
+    ]
+    .contains(&setting)
 }
 
 /// A secret in a setting: never shown.
@@ -53,11 +61,18 @@ pub(super) fn read_files(config: &mut Config) -> Result<(), ConfigError> {
     }
     let database = &mut config.database;
     if let (None, Some(path)) = (&database.password, &database.password_file) {
-        let password = read_file("database.password_file", path)?;
-        // A password may end in a blank, and a file most often ends in a line.
-        database.password = Some(Hidden::new(password.trim_end_matches(['\n', '\r'])));
+        database.password = Some(read_password("database.password_file", path)?);
+    }
+    let amqp = &mut config.amqp;
+    if let (None, Some(path)) = (&amqp.password, &amqp.password_file) {
+        amqp.password = Some(read_password("amqp.password_file", path)?);
     }
     Ok(())
+}
+
+/// A password may end in a blank, and a file most often ends in a line.
+fn read_password(setting: &'static str, path: &Path) -> Result<Hidden, ConfigError> {
+    Ok(Hidden::new(read_file(setting, path)?.trim_end_matches(['\n', '\r'])))
 }
 
 pub(super) fn read_file(setting: &'static str, path: &Path) -> Result<String, ConfigError> {

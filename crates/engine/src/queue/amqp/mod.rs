@@ -115,6 +115,11 @@ impl Engine {
     pub fn broker_up(&self) -> Option<bool> {
         self.0.tickets.as_ref().map(|office| office.links.are_all_there())
     }
+
+    /// Whether the broker takes tickets from this node now: not if it is away, late, full or out of memory.
+    pub fn issues_tickets(&self) -> bool {
+        self.0.issues_tickets()
+    }
 }
 
 impl Inner {
