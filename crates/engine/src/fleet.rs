@@ -135,6 +135,11 @@ impl Fleet {
         self.senders(pool) > 0
     }
 
+    /// The pools that any node serves.
+    pub(crate) fn served_pools(&self) -> Vec<String> {
+        self.pools.read().keys().cloned().collect()
+    }
+
     /// How many nodes serve a pool.
     pub(crate) fn senders(&self, pool: &str) -> usize {
         self.pools.read().get(pool).copied().unwrap_or_default()

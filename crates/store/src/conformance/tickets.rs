@@ -208,7 +208,7 @@ pub async fn takers_and_claimers_get_each_delivery_once(bench: &Arc<Bench>) {
         work.push(Box::pin(taker(bench.new_epoch().await, n * 7)));
         work.push(Box::pin(claimer(bench.new_epoch().await)));
     }
-    let got = together(work.into_iter()).await.concat();
+    let got = together(work).await.concat();
     assert_eq!(got.len(), got.iter().collect::<HashSet<_>>().len(), "nothing is given twice");
     // What a taker passed over was being taken by somebody, and what a claimer left was gone.
     let left = bench.claim(at(END)).await.len();

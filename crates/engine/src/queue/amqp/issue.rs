@@ -20,7 +20,6 @@ use lapin::{
 use parking_lot::RwLock;
 use redrive_core::{
     DeliveryId, WebhookId,
-    backoff::Backoff,
     lane::Priority,
     ticket::{MOST, Ticket},
 };
@@ -28,7 +27,7 @@ use tokio::{sync::mpsc, time::timeout};
 
 use super::{
     Office,
-    link::{self, OUT},
+    link::{self, Link, OUT},
     topology::Counter,
 };
 use crate::{
@@ -121,16 +120,16 @@ impl Inner {
 
     pub(super) async fn keep_issuing(self: Arc<Self>, mut waiting: mpsc::UnboundedReceiver<Vec<Issue>>) {
         let Some(office) = &self.tickets else { return };
-        let mut backoff = Backoff::default();
+        let mut link = Link::new(OUT);
         loop {
-            let ended = self.issue_until_lost(office, &mut waiting, &mut backoff).await;
+            let ended = self.issue_until_lost(office, &mut waiting, &mut link).await;
             *office.issuing.status.write() = None;
             office.issuing.late.store(0, Relaxed);
             // Whatever was not sent is found in the store.
             while let Ok(lost) = waiting.try_recv() {
                 drop(Held::new(office, lost.len()));
             }
-            if !self.goes_on(office, OUT, &mut backoff, ended).await {
+            if !link.goes_on(office, ended, &self.stop).await {
                 office.issuing.waiting.write().take();
                 return;
             }
@@ -142,12 +141,18 @@ impl Inner {
         &self,
         office: &Office,
         waiting: &mut mpsc::UnboundedReceiver<Vec<Issue>>,
-        backoff: &mut Backoff,
+        link: &mut Link,
     ) -> Result<(), BrokerError> {
         let connection = office.settings.broker.connect("tickets out").await?;
         let mut desk = Desk::open(office, connection).await?;
+        // At once, so that what cannot be declared is known before anything relies on it.
+        for pool in self.fleet.served_pools() {
+            for priority in Priority::ALL {
+                desk.make_sure_of(&Counter { pool: pool.clone(), priority }).await?;
+            }
+        }
         *office.issuing.status.write() = Some(desk.connection.status().clone());
-        office.is_up(OUT, backoff);
+        link.is_up(office);
         let mut sent = FuturesUnordered::new();
         let mut look = tokio::time::interval(LOOK);
         loop {

@@ -7,12 +7,18 @@ use std::{
 };
 
 use redrive_core::backoff::Backoff;
+use tokio_util::sync::CancellationToken;
 
 use super::{Office, topology};
-use crate::{Inner, amqp::BrokerError, clock};
+use crate::{
+    amqp::BrokerError,
+    clock::{self, ticks},
+};
 
 /// How long the broker may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// A connection that was there for so long has worked, and is tried again soon.
+const STEADY: Duration = Duration::from_secs(2);
 /// The connection by which tickets leave.
 pub(super) const OUT: u8 = 1;
 /// The connection by which they come in.
@@ -45,19 +51,40 @@ impl Office {
         };
         self.figures.up.set(i64::from(links.are_all_there()));
     }
+}
 
-    /// A connection is there and in use.
-    pub(super) fn is_up(&self, link: u8, backoff: &mut Backoff) {
-        if !backoff.is_fresh() {
-            tracing::info!(broker = %self.settings.broker.address(), "{} again", name(link));
-        }
-        backoff.reset();
-        self.note(link, true);
+/// One of these connections, through all its losses.
+#[derive(Debug)]
+pub(super) struct Link {
+    which: u8,
+    backoff: Backoff,
+    /// It is in the log that it is gone.
+    is_told: bool,
+    /// Since when it is there, by the ticks.
+    up_since: Option<Duration>,
+}
+
+impl Link {
+    pub(super) fn new(which: u8) -> Self {
+        Self { which, backoff: Backoff::default(), is_told: false, up_since: None }
     }
 
-    fn is_down(&self, link: u8, backoff: &Backoff, error: &BrokerError) {
-        self.note(link, false);
-        if !backoff.is_fresh() {
+    /// It is there and in use.
+    pub(super) fn is_up(&mut self, office: &Office) {
+        if std::mem::take(&mut self.is_told) {
+            tracing::info!(broker = %office.settings.broker.address(), "{} again", name(self.which));
+        }
+        self.up_since = Some(ticks());
+        office.note(self.which, true);
+    }
+
+    fn is_down(&mut self, office: &Office, error: &BrokerError) {
+        office.note(self.which, false);
+        // One that is lost as soon as it is there has not worked.
+        if self.up_since.take().is_some_and(|since| ticks().saturating_sub(since) >= STEADY) {
+            self.backoff.reset();
+        }
+        if std::mem::replace(&mut self.is_told, true) {
             return;
         }
         let advice = match error {
@@ -65,38 +92,35 @@ impl Office {
             _ => None,
         };
         tracing::warn!(
-            broker = %self.settings.broker.address(), %error,
+            broker = %office.settings.broker.address(), %error,
             "{} no longer; ready work goes through the store until it does{}{}",
-            name(link), if advice.is_some() { ". What to do: " } else { "" }, advice.unwrap_or_default(),
+            name(self.which), if advice.is_some() { ". What to do: " } else { "" }, advice.unwrap_or_default(),
         );
+    }
+
+    /// It has ended. True once it is time for the next one, false if there will be none.
+    pub(super) async fn goes_on(
+        &mut self,
+        office: &Office,
+        ended: Result<(), BrokerError>,
+        stop: &CancellationToken,
+    ) -> bool {
+        match &ended {
+            Ok(()) => {
+                office.note(self.which, false);
+                return false;
+            }
+            Err(error) => self.is_down(office, error),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(self.backoff.next(clock::roll())) => true,
+            () = stop.cancelled() => false,
+        }
     }
 }
 
 fn name(link: u8) -> &'static str {
     if link == OUT { "RabbitMQ takes tickets" } else { "RabbitMQ gives tickets" }
-}
-
-impl Inner {
-    /// A connection has ended. True once it is time for the next one, false if there will be none.
-    pub(super) async fn goes_on(
-        &self,
-        office: &Office,
-        link: u8,
-        backoff: &mut Backoff,
-        ended: Result<(), BrokerError>,
-    ) -> bool {
-        match &ended {
-            Ok(()) => {
-                office.note(link, false);
-                return false;
-            }
-            Err(error) => office.is_down(link, backoff, error),
-        }
-        tokio::select! {
-            () = tokio::time::sleep(backoff.next(clock::roll())) => true,
-            () = self.stop.cancelled() => false,
-        }
-    }
 }
 
 /// What the broker is asked when a connection begins, or has to be told of something new: it answers before long, or

@@ -31,7 +31,7 @@ use tokio::{sync::Notify, time::timeout};
 
 use super::{
     Office,
-    link::{self, IN},
+    link::{self, IN, Link},
     topology::Counter,
 };
 use crate::{
@@ -86,27 +86,26 @@ impl Tray {
 #[derive(Default)]
 struct Batch {
     messages: Vec<Message>,
-    ready: BTreeMap<LaneKey, Vec<DeliveryId>>,
+    ready: Ready,
 }
+
+/// What tickets name, by where it waits.
+type Ready = BTreeMap<LaneKey, Vec<DeliveryId>>;
 
 impl Inner {
     pub(super) async fn keep_taking(self: Arc<Self>) {
         let Some(office) = &self.tickets else { return };
-        let mut backoff = Backoff::default();
+        let mut link = Link::new(IN);
         loop {
-            let ended = self.take_until_lost(office, &mut backoff).await;
-            if !self.goes_on(office, IN, &mut backoff, ended).await {
+            let ended = self.take_until_lost(office, &mut link).await;
+            if !link.goes_on(office, ended, &self.stop).await {
                 return;
             }
         }
     }
 
     /// Takes tickets that come over one connection. Ok: the node sends nothing new any more.
-    async fn take_until_lost(
-        self: &Arc<Self>,
-        office: &Office,
-        backoff: &mut Backoff,
-    ) -> Result<(), BrokerError> {
+    async fn take_until_lost(self: &Arc<Self>, office: &Office, link: &mut Link) -> Result<(), BrokerError> {
         let connection = office.settings.broker.connect("tickets in").await?;
         let opening = async {
             let channel = connection.create_channel().await?;
@@ -119,7 +118,7 @@ impl Inner {
         });
         let opening = counters.map(|counter| open(office, &connection, counter));
         let opened = try_join_all(opening).await?;
-        office.is_up(IN, backoff);
+        link.is_up(office);
         let consuming =
             try_join_all(opened.into_iter().map(|queue| consume(office, &connection, queue, &tray)));
         let ended = tokio::select! {
@@ -153,9 +152,10 @@ impl Inner {
                 tokio::time::sleep(FOR_ROOM).await;
                 continue;
             }
-            let batch = office.gather(tray, &mut turns).await;
-            while !batch.ready.is_empty()
-                && let Err(error) = self.take(office, &batch).await
+            let Batch { messages, ready } = office.gather(tray, &mut turns).await;
+            let ready = Arc::new(ready);
+            while !ready.is_empty()
+                && let Err(error) = self.take(ready.clone()).await
             {
                 tracing::warn!(%error, "what tickets name cannot be taken now");
                 if error == StoreError::Fenced {
@@ -166,18 +166,28 @@ impl Inner {
                     return Ok(());
                 }
             }
-            for message in batch.messages {
+            for message in messages {
                 // If that fails it comes again, and finds nothing.
                 let _ = message.acker.ack(BasicAckOptions::default()).await;
             }
         }
     }
 
-    /// Leases what a batch names, as far as there is room, and hands it to dispatch.
-    async fn take(self: &Arc<Self>, office: &Office, batch: &Batch) -> Result<(), StoreError> {
+    /// Leases what tickets name, as far as there is room, and hands it to dispatch. A task of its own: what was leased
+    /// must get there, whoever still waits for it.
+    async fn take(self: &Arc<Self>, ready: Arc<Ready>) -> Result<(), StoreError> {
+        let inner = self.clone();
+        let taking = tokio::spawn(async move {
+            let Some(office) = &inner.tickets else { return Ok(()) };
+            inner.take_named(office, &ready).await
+        });
+        taking.await.unwrap_or_else(|_| Err(StoreError::Unavailable("it was given up".into())))
+    }
+
+    async fn take_named(self: &Arc<Self>, office: &Office, named: &Ready) -> Result<(), StoreError> {
         let term = self.fleet.term();
         let (mut rooms, mut wanted, mut left) = (Vec::new(), Vec::new(), 0);
-        for (key, deliveries) in &batch.ready {
+        for (key, deliveries) in named {
             let room = match self.room_for_tickets(key, deliveries.len()).await {
                 Ok(room) => room,
                 Err(error) => {
