@@ -158,11 +158,11 @@ def start(cases):
         rows("From exec to ready", ["", "median ms", "worst ms"], body)
 
 
-def beside(cases, base, other):
-    """The rows of two cases, given with their titles, of which the second is held against the first."""
+def beside(cases, base, *others):
+    """The rows of cases, given with their titles, of which all are held against the first."""
     speed = lambda run: run["arrivals_per_s"]
     body = []
-    for case, title in (base, other):
+    for case, title in (base, *others):
         runs = cases[case]
         body.append([
             title,
@@ -179,8 +179,10 @@ def split(cases):
     if "split-full" in cases:
         head = ["", "acks/s", "arrivals/s", "of one node", "p50 ms", "p95 ms", "p99 ms", *costs(cases)]
         for what, title in (("full", "full load"), ("paced", "1,000 events/s")):
-            body = beside(cases, (f"redrive-{what}", "one node"), (f"split-{what}", "API and worker"))
-            rows(f"API and worker apart: {title}", head, body)
+            apart = [(f"redrive-{what}", "one node"), (f"split-{what}", "API and worker")]
+            if f"tickets-{what}" in cases:
+                apart.append((f"tickets-{what}", "API and worker, RabbitMQ"))
+            rows(f"API and worker apart: {title}", head, beside(cases, *apart))
 
 
 def history(cases):

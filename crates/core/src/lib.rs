@@ -5,6 +5,7 @@
 //! Each question of policy has its one home in this crate; the engine carries the answers out.
 
 pub mod address;
+pub mod backoff;
 pub mod breaker;
 pub mod cloudevents;
 pub mod confidential;
@@ -38,6 +39,7 @@ pub mod share;
 pub mod signature;
 pub mod subscription;
 pub mod tenant;
+pub mod ticket;
 pub mod time;
 pub mod traffic;
 pub mod vault;

@@ -3,7 +3,7 @@
 //! the engine's clock says.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
@@ -66,8 +66,8 @@ pub(crate) struct Fleet {
     pulse: Mutex<Pulse>,
     /// Something looks as if the term were over.
     alarmed: Notify,
-    /// The pools that any node serves.
-    pools: RwLock<BTreeSet<String>>,
+    /// The pools that any node serves, and how many do.
+    pools: RwLock<BTreeMap<String, usize>>,
     /// Epochs that this node is taking over from.
     rescuing: Mutex<BTreeSet<Epoch>>,
     beating: Mutex<Option<JoinHandle<()>>>,
@@ -132,7 +132,17 @@ impl Fleet {
 
     /// Whether any node serves a pool.
     pub(crate) fn serves(&self, pool: &str) -> bool {
-        self.pools.read().contains(pool)
+        self.senders(pool) > 0
+    }
+
+    /// The pools that any node serves.
+    pub(crate) fn served_pools(&self) -> Vec<String> {
+        self.pools.read().keys().cloned().collect()
+    }
+
+    /// How many nodes serve a pool.
+    pub(crate) fn senders(&self, pool: &str) -> usize {
+        self.pools.read().get(pool).copied().unwrap_or_default()
     }
 }
 
@@ -236,7 +246,11 @@ impl Inner {
         for node in &dead {
             self.take_over(node.epoch, Some(node.beats));
         }
-        *fleet.pools.write() = alive.iter().flat_map(|node| node.pools.clone()).collect();
+        let mut pools: BTreeMap<String, usize> = BTreeMap::new();
+        for pool in alive.iter().flat_map(|node| &node.pools) {
+            *pools.entry(pool.clone()).or_default() += 1;
+        }
+        *fleet.pools.write() = pools;
         if self.shares.learn(term.epoch, &alive) {
             self.shares_changed();
         }

@@ -15,6 +15,7 @@
 //! The engine carries out what `redrive-core` decides and `redrive-store` remembers. Only `record` writes
 //! outcomes, only `queue` claims, only `clock` reads a clock or rolls dice.
 
+pub mod amqp;
 mod attempt;
 mod catalogue;
 mod circuit;
@@ -62,6 +63,7 @@ pub use dispatch::{Held, Load};
 pub use metrics::Metrics;
 pub use operations::{Survey, TurnError};
 pub use publish::{Draft, PublishError, Receipt};
+pub use queue::amqp::Tickets;
 pub use registry::{Hook, Registry};
 pub use replay::{ReplayError, ReplayTo};
 pub use settings::{RedisSettings, Settings};
@@ -76,6 +78,7 @@ use crate::{
     fleet::Fleet,
     health::Health,
     operations::Operating,
+    queue::amqp::Office,
     record::Kept,
     schedule::Alarm,
     shares::Shares,
@@ -120,6 +123,8 @@ struct Inner {
     fleet: Fleet,
     /// Its part of what all use together.
     shares: Arc<Shares>,
+    /// Its part in carrying tickets, where there is a broker.
+    tickets: Option<Office>,
     runtime: tokio::runtime::Handle,
     /// Cuts requests off at the end of a drain.
     cut: tokio_util::sync::CancellationToken,

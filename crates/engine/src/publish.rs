@@ -13,6 +13,7 @@ use redrive_core::{
     filter::Payload,
     invalid::Invalid,
     lane::{Lane, Priority},
+    ticket::GRACE,
     webhook::WebhookState,
 };
 use redrive_store::{Birth, KeyClaim, NewDelivery, NewEvent, Published, StoreError};
@@ -22,6 +23,7 @@ use crate::{
     Engine, Inner, clock,
     dispatch::Ready,
     fleet::Term,
+    queue::amqp::Issue,
     registry::{FanOut, Hook},
 };
 
@@ -183,6 +185,8 @@ struct Planned {
     hook: Arc<Hook>,
     lane: Lane,
     birth: Birth,
+    /// Others are told of it by a ticket.
+    ticketed: bool,
 }
 
 impl Inner {
@@ -275,19 +279,30 @@ impl Inner {
     /// Decides how each delivery is born, reserving room for those that are sent at once.
     fn plan(&self, event: &Event, hooks: Vec<Arc<Hook>>) -> Vec<Planned> {
         let weight = event.weight();
+        let issues_tickets = self.issues_tickets();
         let plan = |hook: Arc<Hook>| {
             let ordering = hook.ordering;
             let lane = Lane::at_birth(ordering, &event.event_type, event.priority, false);
             let wait = hook.policy.first_delay();
+            let ticketed = issues_tickets && wait.is_zero() && self.is_for_a_ticket(&hook, &lane);
             let birth = if !wait.is_zero() {
                 Birth::Waiting(event.timestamp + wait)
+            } else if ticketed {
+                // If nobody takes it by its ticket, it is found in the store.
+                Birth::Waiting(event.timestamp + GRACE)
             } else if self.may_go(&hook, &lane) && self.dispatch.reserve(self.whom(&hook), &lane, weight) {
                 Birth::Leased
             } else {
                 Birth::Waiting(event.timestamp)
             };
             // A delivery's id takes its event's time: they are kept and forgotten together.
-            Planned { id: DeliveryId::new(event.timestamp, &clock::randomness()), hook, lane, birth }
+            Planned {
+                id: DeliveryId::new(event.timestamp, &clock::randomness()),
+                hook,
+                lane,
+                birth,
+                ticketed,
+            }
         };
         hooks.into_iter().map(plan).collect()
     }
@@ -321,6 +336,13 @@ impl Inner {
         planned: Vec<Planned>,
         began: Duration,
     ) {
+        let ticketed = planned.iter().filter(|planned| planned.ticketed).map(|planned| Issue {
+            pool: planned.hook.tenant.pool(),
+            priority: event.priority,
+            webhook: planned.hook.id,
+            delivery: planned.id,
+        });
+        self.issue(ticketed.collect());
         for planned in &planned {
             if let Birth::Waiting(due) = planned.birth {
                 self.alarm.ring_at(due);

@@ -7,6 +7,8 @@ use redrive_core::{
     tenant::DEFAULT_POOL,
 };
 
+use crate::queue::amqp::Tickets;
+
 /// Limits and defaults of the data path.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -53,6 +55,8 @@ pub struct Settings {
     pub user_agent: String,
     /// The Redis that all nodes of a fleet share, if there is one.
     pub redis: Option<RedisSettings>,
+    /// How ready work is told to other nodes beside the store; none without a broker.
+    pub tickets: Option<Tickets>,
 }
 
 /// Where Redis is, and how nodes find one another in it.
@@ -99,6 +103,7 @@ impl Default for Settings {
             retry: RetryPolicy::default(),
             user_agent: concat!("Redrive/", env!("CARGO_PKG_VERSION")).into(),
             redis: None,
+            tickets: None,
         }
     }
 }

@@ -21,6 +21,7 @@ use crate::{
     fleet::{self, Fleet},
     health::Health,
     operations::Operating,
+    queue::amqp::Office,
     record::Kept,
     release::{HAND_BACK, by_epoch},
     schedule::{AHEAD, Alarm},
@@ -60,8 +61,11 @@ impl Engine {
         let redis = settings.redis.as_ref().filter(|_| shared);
         let link = redis.map(|redis| Link::new(redis, joined.0.epoch.0.to_string())).transpose();
         let link = link.map_err(|error| StoreError::Refused(format!("redis.url cannot be used: {error}")))?;
+        let tickets = settings.tickets.as_ref().filter(|_| shared);
+        let tickets = tickets.map(|tickets| Office::new(tickets, metrics));
         let inner = Arc::new(Inner {
             shared: link.is_some().then(|| Arc::new(Shared::new(local.clone()))),
+            tickets,
             registry: Registry::new(settings.clone(), shares.clone()),
             coordination: local,
             fleet: Fleet::new(shared, settings.lease, joined),
@@ -109,6 +113,7 @@ impl Engine {
         if inner.settings.role.sends() {
             tokio::spawn(inner.clone().keep_scheduling());
         }
+        inner.begin_tickets();
         tokio::spawn(inner.clone().keep_offering());
         tokio::spawn(inner.clone().keep_house());
         tokio::spawn(inner.clone().keep_pruning());

@@ -6,6 +6,7 @@ use redrive_core::{
     TenantId, Time, WebhookId,
     breaker::{CircuitState, CircuitView, Permit},
     gate::{Facts, Scope, Slots, Verdict, WaitingOn, gate},
+    ticket,
     webhook::WebhookState,
 };
 use redrive_store::{Delivery, StoreError};
@@ -68,7 +69,12 @@ impl Engine {
             return Ok(Some(capacity("its webhook is gone; it is about to be cancelled")));
         };
         let held_back = inner.held_back(&hook, delivery, now);
-        Ok(Some(match (delivery.due, held_back) {
+        // What waits for whoever takes its ticket is ready, and not scheduled.
+        let delay = hook.policy.first_delay();
+        let due = delivery
+            .due
+            .map(|due| ticket::shown_due(delivery.created_at, due, delivery.attempt_count, delay));
+        Ok(Some(match (due, held_back) {
             (Some(due), Some(waiting)) if due > now && waiting.until.is_some_and(|until| until <= due) => {
                 scheduled(due)
             }

@@ -70,6 +70,17 @@ pub trait Claim {
         lanes: Vec<LaneRoom>,
         max_bytes: usize,
     ) -> Answer<'_, Vec<LaneClaim>>;
+    /// Leases these deliveries, as far as they wait where they should, are due by then, and fit into `max_bytes` of
+    /// payload. Left out is whatever is leased or over, in an order, of a webhook that is blocked now, or of one
+    /// that is at home elsewhere; and what somebody else is just taking. Nobody's lane is held for it.
+    fn take(
+        &self,
+        epoch: Epoch,
+        now: Time,
+        by: Time,
+        wanted: Vec<Wanted>,
+        max_bytes: usize,
+    ) -> Answer<'_, Vec<Claimed>>;
     /// Gives leased deliveries back, due at the time named with each. Their lanes are held no longer.
     fn release(&self, epoch: Epoch, now: Time, deliveries: Vec<(DeliveryId, Time)>) -> Answer<'_, usize>;
     /// Is the home of these webhooks no longer, nor holds any of their lanes.

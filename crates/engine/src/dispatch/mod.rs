@@ -283,8 +283,27 @@ impl Dispatch {
     /// Takes in what was claimed for a lane. `room` was reserved; `more` is due in the store.
     pub(crate) fn claimed(&self, room: &LaneRoom, deliveries: Vec<Ready>, more: bool) -> Moves {
         let state = &mut *self.state.lock();
-        let hand_back = state.claimed(room, deliveries, more);
+        let hand_back = state.take_in(room, deliveries, Some(more));
         Moves { hand_back, ..state.pump() }
+    }
+
+    /// Reserves room for deliveries that tickets name, at most so many; none if the lane is behind: what is older comes
+    /// first.
+    pub(crate) fn reserve_for_tickets(&self, whom: Whom<'_>, lane: &Lane, most: usize) -> usize {
+        self.state.lock().reserve_for_tickets(whom, lane, most)
+    }
+
+    /// Takes in what was leased by tickets. `room` was reserved.
+    pub(crate) fn taken(&self, room: &LaneRoom, deliveries: Vec<Ready>) -> Moves {
+        let state = &mut *self.state.lock();
+        let hand_back = state.take_in(room, deliveries, None);
+        Moves { hand_back, ..state.pump() }
+    }
+
+    /// Whether little room is left for anybody: others should take what there is to do.
+    pub(crate) fn is_crowded(&self) -> bool {
+        let state = self.state.lock();
+        state.items >= self.bounds.max_items / 4 * 3 || state.bytes >= self.bounds.max_bytes / 4 * 3
     }
 
     /// Gives back the room of a claim that failed. Lanes that were behind still are.

@@ -181,6 +181,22 @@ impl State {
         LaneRoom::new(key, room)
     }
 
+    pub(super) fn reserve_for_tickets(&mut self, whom: Whom<'_>, lane: &Lane, most: usize) -> usize {
+        let at = self.enter(whom).lane(lane);
+        let room = match self.hooks.get(&whom.webhook).is_some_and(|hook| hook.lanes[at].backlog) {
+            true => 0,
+            false => self.room_for(whom.webhook, lane).min(most),
+        };
+        self.take_room(whom.webhook, at, room, 0);
+        if room == 0 {
+            if let Some(hook) = self.hooks.get_mut(&whom.webhook) {
+                hook.vacate_if_idle(at);
+            }
+            self.forget_if_idle(whom.webhook);
+        }
+        room
+    }
+
     fn reserve_room(&mut self, key: &LaneKey, at: usize) -> usize {
         let quantum = match &key.lane {
             Lane::Ordered(_) => ORDER_QUANTUM,
@@ -192,7 +208,13 @@ impl State {
         room
     }
 
-    pub(super) fn claimed(&mut self, room: &LaneRoom, deliveries: Vec<Ready>, more: bool) -> Vec<Ready> {
+    /// Takes in what room was reserved for. `more` is due in the store; where it was not asked, nothing is known.
+    pub(super) fn take_in(
+        &mut self,
+        room: &LaneRoom,
+        deliveries: Vec<Ready>,
+        more: Option<bool>,
+    ) -> Vec<Ready> {
         let LaneRoom { key: LaneKey { webhook, lane }, room, .. } = room;
         let (taken, bytes) =
             deliveries.iter().fold((0, 0), |(n, bytes), ready| (n + 1, bytes + ready.event.weight()));
@@ -202,7 +224,7 @@ impl State {
         let parked = hook.is_parked();
         let at = hook.lane(lane);
         let queue = &mut hook.lanes[at];
-        queue.backlog = more;
+        queue.backlog = more.unwrap_or(queue.backlog);
         queue.reserved -= room - taken;
         self.bytes += bytes;
         self.tenants[place].bytes += bytes;

@@ -1,8 +1,11 @@
 //! Claims straight from the store: lanes with something due, as much as there is room for.
 
-use std::sync::{Arc, atomic::Ordering::Relaxed};
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
 
-use redrive_core::{TenantId, Time, lane::Lane};
+use redrive_core::{TenantId, Time, WebhookId, lane::Lane, ticket::shown_due};
 use redrive_store::{Claimed, LaneClaim, LaneKey, LaneRoom, StoreError};
 
 use crate::{
@@ -29,6 +32,11 @@ pub(crate) enum Round {
 }
 
 impl Inner {
+    /// How long a webhook has a first attempt wait.
+    pub(super) fn first_delay(&self, webhook: WebhookId) -> Duration {
+        self.registry.hook(webhook).map_or(Duration::ZERO, |hook| hook.policy.first_delay())
+    }
+
     /// Claims what is due from lanes that are behind and have room, and from lanes nobody holds.
     pub(crate) async fn claim_round(self: &Arc<Self>) -> Result<Round, StoreError> {
         let term = self.fleet.term();
@@ -158,14 +166,16 @@ impl Inner {
                 self.move_on(&hook);
             }
         }
-        let ready = |claimed| ready(claimed, term, &room.key.lane);
+        let delay = self.first_delay(room.key.webhook);
+        let ready = |claimed| ready(claimed, term, &room.key.lane, delay);
         let deliveries = claim.deliveries.into_iter().map(ready).collect();
         let moves = self.dispatch.claimed(room, deliveries, claim.more);
         self.carry_out(moves);
     }
 }
 
-fn ready(claimed: Claimed, term: &Arc<Term>, lane: &Lane) -> Ready {
+/// A delivery that was leased. `delay` is how long its webhook has a first attempt wait.
+pub(super) fn ready(claimed: Claimed, term: &Arc<Term>, lane: &Lane, delay: Duration) -> Ready {
     Ready {
         id: claimed.id,
         term: term.clone(),
@@ -175,7 +185,8 @@ fn ready(claimed: Claimed, term: &Arc<Term>, lane: &Lane) -> Ready {
         format: claimed.format,
         attempt: claimed.attempt_count + 1,
         created_at: claimed.created_at,
-        due: claimed.due,
+        // A ticket that was lost makes it late, and not due later.
+        due: shown_due(claimed.created_at, claimed.due, claimed.attempt_count, delay),
         rescues: claimed.rescues,
         deaths: claimed.deaths,
         began: None,

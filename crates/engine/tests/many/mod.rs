@@ -1,5 +1,5 @@
 //! Many nodes on one store.
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, unused_macros, unused_imports, reason = "each test file uses its part")]
 
 use std::{
     sync::{Arc, mpsc},

@@ -110,6 +110,9 @@ struct RunArgs {
     /// What this node is there for: everything, the API alone, or sending alone.
     #[arg(long, value_parser = Role::ALL.map(Role::name))]
     role: Option<String>,
+    /// A RabbitMQ server that tells nodes of ready work: amqp://USER@HOST:PORT/VHOST, or amqps://… with TLS.
+    #[arg(long, value_name = "URL")]
+    amqp: Option<String>,
     /// Send for the tenants of this pool; give it once for each. "default" if left out.
     #[arg(long = "pool", value_name = "NAME")]
     pools: Vec<String>,
@@ -124,6 +127,7 @@ impl RunArgs {
             role: self.role.clone(),
             pools: self.pools.clone(),
             redis_url: self.redis.clone(),
+            amqp_url: self.amqp.clone(),
             ..Overrides::default()
         };
         self.server.load_with(profile, flags)

@@ -75,6 +75,8 @@ pub struct Overrides {
     pub database_url: Option<String>,
     /// `--redis`.
     pub redis_url: Option<String>,
+    /// `--amqp`.
+    pub amqp_url: Option<String>,
     /// `--pool`, as often as it was given.
     pub pools: Vec<String>,
 }
@@ -110,9 +112,14 @@ fn read(
         };
         set(&mut table, setting.key, env_value(setting.key, &value));
     }
-    let Overrides { role, listen, database_url, redis_url, pools } = flags;
-    let given =
-        [("role", role), ("server.listen", listen), ("database.url", database_url), ("redis.url", redis_url)];
+    let Overrides { role, listen, database_url, redis_url, amqp_url, pools } = flags;
+    let given = [
+        ("role", role),
+        ("server.listen", listen),
+        ("database.url", database_url),
+        ("redis.url", redis_url),
+        ("amqp.url", amqp_url),
+    ];
     for (key, value) in given {
         if let Some(value) = value {
             set(&mut table, key, Value::String(value.clone()));

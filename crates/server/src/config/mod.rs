@@ -1,6 +1,7 @@
 //! What the operator decides, from a file, the environment and flags: one struct per concern, checked once
 //! at the start. `settings.rs` is the list of every setting with its reason.
 
+mod amqp;
 mod archive;
 mod database;
 mod dev;
@@ -30,6 +31,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::telemetry;
 
+pub use amqp::{Amqp, AmqpUrl};
 pub use archive::{Archive, Place};
 pub use database::{Backend, Database, DatabaseUrl};
 pub use dev::{Dev, Skew};
@@ -66,6 +68,8 @@ pub struct Config {
     pub server: Server,
     /// The store.
     pub database: Database,
+    /// The broker that tells of ready work.
+    pub amqp: Amqp,
     /// This node among others.
     pub cluster: Cluster,
     /// What nodes share limits and circuits through.
@@ -206,6 +210,7 @@ impl Config {
             pools: engine.pools,
             server: Server::default(),
             database: Database::default(),
+            amqp: Amqp::default(),
             cluster: Cluster { lease: Span::secs(engine.lease.as_secs()) },
             redis: Redis::default(),
             auth: Auth::default(),
@@ -265,6 +270,7 @@ impl Config {
             global_rate_limit: self.limits.global_rate()?,
             breaker: self.breaker_policy()?,
             pools: self.pools.clone(),
+            tickets: self.amqp.tickets(&self.node)?,
             disable_after: Some(self.webhooks.disable_after.get()).filter(|after| !after.is_zero()),
             redis: self.redis.settings()?,
             ..Settings::default()
@@ -279,6 +285,7 @@ impl Config {
         self.server.validate()?;
         self.database.validate()?;
         self.redis.validate(&self.database.backend()?)?;
+        self.amqp.validate(&self.database.backend()?)?;
         self.validate_node()?;
         self.retention.validate()?;
         self.archive.place()?;

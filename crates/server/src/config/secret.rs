@@ -9,6 +9,8 @@ use super::{Config, ConfigError};
 /// Whether a setting must not be shown.
 pub(super) fn is_secret(setting: &str) -> bool {
     [
+        "amqp.password",
+        "amqp.url",
         "archive.secret_access_key",
         "auth.admin_key",
         "database.password",
@@ -66,6 +68,10 @@ pub(super) fn read_files(config: &mut Config) -> Result<(), ConfigError> {
     let redis = &mut config.redis;
     if let (None, Some(path)) = (&redis.password, &redis.password_file) {
         redis.password = Some(read_password("redis.password_file", path)?);
+    }
+    let amqp = &mut config.amqp;
+    if let (None, Some(path)) = (&amqp.password, &amqp.password_file) {
+        amqp.password = Some(read_password("amqp.password_file", path)?);
     }
     Ok(())
 }

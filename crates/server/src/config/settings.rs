@@ -74,6 +74,20 @@ pub const SETTINGS: &[Setting] = &[
         "Whether an older schema is brought up to date at the start. Off: only by `redrive migrate`.",
     ),
     setting(
+        "amqp.url",
+        "A RabbitMQ server that tells nodes which send of ready work: amqp[s]://USER@HOST:PORT/VHOST. Also --amqp.",
+    ),
+    setting("amqp.password", "The password of the RabbitMQ server, so that the URL needs none."),
+    setting("amqp.password_file", "A file that holds the password, for secret mounts."),
+    setting(
+        "amqp.namespace",
+        "What all names at RabbitMQ begin with, so that several installations can share one virtual host.",
+    ),
+    setting(
+        "amqp.prefetch",
+        "Tickets of one queue that a node has in hand; each names up to 100 deliveries.",
+    ),
+    setting(
         "cluster.lease",
         "A node that was silent for so long is dead, and the others take over. Longer than hiccups are.",
     ),

@@ -43,7 +43,8 @@ fn at<'a>(tree: &'a Value, key: &str) -> &'a Value {
 
 /// Whether what is written is shown to nobody. A command may have a password in it.
 fn is_hidden(key: &str) -> bool {
-    is_secret(key) && !["database.url", "redis.url"].contains(&key) || key == "secrets.master_key_command"
+    let names_no_secret = ["amqp.url", "database.url", "redis.url"].contains(&key);
+    is_secret(key) && !names_no_secret || key == "secrets.master_key_command"
 }
 
 /// Whether a number is a length of time in seconds.
@@ -137,6 +138,8 @@ mod tests {
             ("REDRIVE_SECRETS_MASTER_KEY", "hush"),
             ("REDRIVE_SECRETS_MASTER_KEY_COMMAND", "fetch --token hush"),
             ("REDRIVE_ARCHIVE_SECRET_ACCESS_KEY", "hush"),
+            ("REDRIVE_AMQP_URL", "amqp://me:hush@mq/x"),
+            ("REDRIVE_AMQP_PASSWORD", "hush"),
         ];
         let vars = vars.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let config = parse(Profile::Serve, "", vars).unwrap();
@@ -144,7 +147,7 @@ mod tests {
         assert!(!format!("{shown:?}").contains("hush"), "{shown:?}");
         let url = shown.iter().find(|one| one.key == "database.url").unwrap();
         assert_eq!(url.value.as_deref(), Some("postgres://me:[redacted]@db/x"));
-        assert_eq!(shown.iter().filter(|one| one.value.as_deref() == Some("set, not shown")).count(), 5);
+        assert_eq!(shown.iter().filter(|one| one.value.as_deref() == Some("set, not shown")).count(), 7);
     }
 
     #[test]

@@ -31,6 +31,7 @@ pub mod rounds;
 pub mod scale;
 pub mod secrets;
 pub mod tenancy;
+pub mod tickets;
 pub mod upkeep;
 pub mod webhooks;
 
@@ -105,6 +106,21 @@ macro_rules! conformance_suite {
             sending_is_noted_for_the_owner_alone,
             a_fenced_node_claims_nothing,
             a_lane_left_empty_by_a_cancellation_goes,
+        }
+        $crate::conformance_theme! { $open, tickets:
+            what_waits_is_taken_before_it_is_due_and_once,
+            what_was_tried_since_is_left_where_it_waits,
+            what_is_taken_has_all_that_sending_needs,
+            a_ticket_for_another_lane_or_webhook_takes_nothing,
+            an_order_is_taken_by_nobody,
+            what_is_blocked_stays_where_it_is,
+            what_is_at_home_elsewhere_is_left_to_its_home,
+            a_fenced_node_takes_nothing,
+            bytes_are_respected,
+            what_was_taken_can_be_given_back_and_called_off,
+            a_lane_emptied_by_tickets_goes,
+            what_comes_into_a_lane_emptied_by_tickets_is_found,
+            takers_and_claimers_get_each_delivery_once,
         }
         $crate::conformance_theme! { $open, record:
             delivered_ends_a_delivery,

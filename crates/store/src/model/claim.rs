@@ -76,6 +76,15 @@ pub struct Claimed {
     pub deaths: u32,
 }
 
+/// A delivery that a ticket names, and where it should wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// The lane. If it waits elsewhere, it has been tried since, and is not meant.
+    pub key: LaneKey,
+    /// The delivery.
+    pub delivery: DeliveryId,
+}
+
 /// How far a rescue or a sweep got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {

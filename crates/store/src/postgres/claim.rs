@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    future::Future,
     sync::Arc,
     time::Duration,
 };
@@ -19,8 +20,9 @@ use super::{
     leases,
     publish::LIVE,
     session::{Failure, Session, Tx},
+    tickets::Taking,
 };
-use crate::{Answer, Claim, Claimed, DueLanes, Epoch, LaneClaim, LaneKey, LaneRoom, StoreError};
+use crate::{Answer, Claim, Claimed, DueLanes, Epoch, LaneClaim, LaneKey, LaneRoom, StoreError, Wanted};
 
 const DUE_LANES: &str = "SELECT l.webhook, l.lane, l.wake_at FROM lanes l
      WHERE l.pool = $1 AND l.held_by IS NULL AND l.wake_at <= $2
@@ -75,11 +77,12 @@ const FIRST: &str = "SELECT k.n, h.delivery, h.due
      FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY AS k(webhook, lane, n) CROSS JOIN LATERAL (
          SELECT w.delivery, w.due FROM waiting w WHERE w.webhook = k.webhook AND w.lane = k.lane COLLATE \"C\"
          ORDER BY w.place, w.seq LIMIT 1) h";
-/// Out of waiting, into leased.
-const MOVE: &str = "WITH w AS (
+/// Out of waiting, into leased. Gives those that were there.
+pub(super) const MOVE: &str = "WITH w AS (
          DELETE FROM waiting WHERE delivery = ANY($2::uuid[])
          RETURNING delivery, webhook, lane, seq, rescues, deaths)
-     INSERT INTO leased (epoch, delivery, webhook, lane, seq, rescues, deaths) SELECT $1::bigint, w.* FROM w";
+     INSERT INTO leased (epoch, delivery, webhook, lane, seq, rescues, deaths) SELECT $1::bigint, w.* FROM w
+     RETURNING delivery";
 const MAKE_HOME: &str =
     "INSERT INTO homes (webhook, epoch) SELECT w, $2::bigint FROM unnest($1::uuid[]) AS k(w)
      ON CONFLICT DO NOTHING";
@@ -113,17 +116,20 @@ impl Claim for Postgres {
         lanes: Vec<LaneRoom>,
         max_bytes: usize,
     ) -> Answer<'_, Vec<LaneClaim>> {
-        // A task of its own: what was committed must be known, whoever still waits for it.
         let shared = self.shared.clone();
-        let (answer, answered) = oneshot::channel();
-        tokio::spawn(async move {
-            let claiming = Claiming { epoch, now, lanes: &lanes, max_bytes };
-            drop(answer.send(claiming.carry_out(&shared).await));
-        });
-        Box::pin(async {
-            let closed = || Err(StoreError::Unavailable("the store is closed".into()));
-            answered.await.unwrap_or_else(|_| closed())?.ok_or(StoreError::Fenced)
-        })
+        own_task(async move { Claiming { epoch, now, lanes: &lanes, max_bytes }.carry_out(&shared).await })
+    }
+
+    fn take(
+        &self,
+        epoch: Epoch,
+        now: Time,
+        by: Time,
+        wanted: Vec<Wanted>,
+        max_bytes: usize,
+    ) -> Answer<'_, Vec<Claimed>> {
+        let (shared, taking) = (self.shared.clone(), Taking::new(epoch, now, by, wanted, max_bytes));
+        own_task(async move { taking.carry_out(&shared).await })
     }
 
     fn release(&self, epoch: Epoch, now: Time, deliveries: Vec<(DeliveryId, Time)>) -> Answer<'_, usize> {
@@ -162,6 +168,18 @@ impl Claim for Postgres {
             answered.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the store is closed".into())))
         })
     }
+}
+
+/// A task of its own: what was committed must be known, whoever still waits for it.
+fn own_task<T: Send + 'static>(
+    claiming: impl Future<Output = Result<Option<T>, StoreError>> + Send + 'static,
+) -> Answer<'static, T> {
+    let (answer, answered) = oneshot::channel();
+    tokio::spawn(async move { drop(answer.send(claiming.await)) });
+    Box::pin(async {
+        let closed = || Err(StoreError::Unavailable("the store is closed".into()));
+        answered.await.unwrap_or_else(|_| closed())?.ok_or(StoreError::Fenced)
+    })
 }
 
 async fn due_lanes(
@@ -207,7 +225,7 @@ struct Claiming<'a> {
 
 /// What one lane gives.
 #[derive(Default)]
-struct Taking {
+struct Given {
     deliveries: Vec<Claimed>,
     more: bool,
 }
@@ -224,7 +242,7 @@ struct Locked {
 /// What is to be taken from lanes, how they are left, and which webhooks get a home.
 #[derive(Default)]
 struct Chosen {
-    taken: BTreeMap<Code, Taking>,
+    taken: BTreeMap<Code, Given>,
     /// There is more in these: the caller comes back.
     held: Keys,
     /// These are to be set by what is left in them.
@@ -238,6 +256,18 @@ struct Chosen {
 impl Chosen {
     fn deliveries(&self) -> impl Iterator<Item = &Claimed> {
         self.taken.values().flat_map(|taking| &taking.deliveries)
+    }
+
+    /// Keeps only these. False if that would tear an order apart.
+    fn keep(&mut self, moved: &BTreeSet<DeliveryId>) -> bool {
+        for ((_, lane), taking) in &mut self.taken {
+            let before = taking.deliveries.len();
+            taking.deliveries.retain(|one| moved.contains(&one.id));
+            if taking.deliveries.len() < before && lane.starts_with('=') {
+                return false;
+            }
+        }
+        true
     }
 }
 
@@ -270,12 +300,12 @@ impl Claiming<'_> {
             tx.commit().await?;
             return Ok(None);
         };
-        let chosen = self.choose(&tx, &locked).await?;
+        let mut chosen = self.choose(&tx, &locked).await?;
         *leased.lock() = chosen.deliveries().map(|one| (one.id, one.due)).collect();
-        self.carry(&tx, &chosen).await?;
+        self.carry(&tx, &mut chosen).await?;
         let mut taken = chosen.taken;
         let claims = self.lanes.iter().map(|room| {
-            let Taking { deliveries, more } = taken.remove(&code(&room.key)).unwrap_or_default();
+            let Given { deliveries, more } = taken.remove(&code(&room.key)).unwrap_or_default();
             LaneClaim { key: room.key.clone(), deliveries, more }
         });
         Ok(Some(claims.collect()))
@@ -348,7 +378,7 @@ impl Claiming<'_> {
         }
         // The caller comes back for what is due of an order once its own are over.
         for key in self.with_first_due(tx, &orders).await? {
-            chosen.taken.insert(key, Taking { deliveries: Vec::new(), more: true });
+            chosen.taken.insert(key, Given { deliveries: Vec::new(), more: true });
         }
         self.look(tx, &rooms, &mut chosen.taken).await?;
         for key in orders.into_iter().chain(rooms.iter().map(|room| code(&room.key))) {
@@ -368,7 +398,7 @@ impl Claiming<'_> {
     }
 
     /// Carries out what was chosen, and commits.
-    async fn carry(&self, tx: &Session, chosen: &Chosen) -> Result<(), Failure> {
+    async fn carry(&self, tx: &Session, chosen: &mut Chosen) -> Result<(), Failure> {
         if !chosen.homes.is_empty() {
             let homes: Vec<_> = chosen.homes.iter().map(|webhook| Col(*webhook)).collect();
             if tx.execute(MAKE_HOME, &[&homes, &self.epoch.0]).await? < homes.len() as u64 {
@@ -385,14 +415,18 @@ impl Claiming<'_> {
         tx.prepare(&[MOVE, lanes::HOLD, lanes::LET_GO, lanes::LOCK_QUIET, lanes::SETTLE]).await?;
         let (moved, let_go, held, quiet) = tokio::join!(
             biased;
-            async { if ids.is_empty() { Ok(0) } else { tx.execute(MOVE, &moving).await } },
+            async { if ids.is_empty() { Ok(Vec::new()) } else { tx.query(MOVE, &moving).await } },
             lanes::let_go(tx, &chosen.let_go, self.epoch),
             lanes::hold(tx, &chosen.held, self.epoch),
             lanes::lock_quiet(tx, &chosen.done),
         );
-        if moved? < ids.len() as u64 {
-            // Somebody took one out of a lane that was gone when it was to be locked.
-            return Err(Failure::Passing);
+        let moved = moved?;
+        if moved.len() < ids.len() {
+            // Somebody took one by its ticket, or out of a lane that was gone when it was to be locked.
+            let moved = moved.iter().map(|row| get(row, 0)).collect::<Result<BTreeSet<_>, Failure>>()?;
+            if !chosen.keep(&moved) {
+                return Err(Failure::Passing);
+            }
         }
         let_go?;
         held?;
@@ -449,7 +483,7 @@ impl Claiming<'_> {
         &self,
         tx: &Session,
         rooms: &[&LaneRoom],
-        taken: &mut BTreeMap<Code, Taking>,
+        taken: &mut BTreeMap<Code, Given>,
     ) -> Result<(), Failure> {
         if rooms.is_empty() {
             return Ok(());
@@ -479,7 +513,7 @@ impl Claiming<'_> {
                 true => due.sort_by_key(|(one, _)| one.seq),
                 false => due.sort_by_key(|(one, _)| (one.due, one.seq)),
             }
-            let mut taking = Taking::default();
+            let mut taking = Given::default();
             for (one, fits) in due {
                 // In an order all behind one that is not due have to wait.
                 if one.due > self.now {
@@ -503,7 +537,7 @@ fn read_locked(row: &Row) -> Result<(Code, Locked), Failure> {
 }
 
 /// A delivery that waits, and whether its payload came along.
-fn read_due(row: &Row) -> Result<(Claimed, bool), Failure> {
+pub(super) fn read_due(row: &Row) -> Result<(Claimed, bool), Failure> {
     let text = |column| plain::<Option<String>>(row, column).map(|text| text.map(String::into_boxed_str));
     let data = plain::<Option<Vec<u8>>>(row, 18)?;
     let fits = data.is_some();

@@ -50,7 +50,8 @@ const OLDEST: &str = "WITH RECURSIVE found(webhook, n) AS (
                       ORDER BY w.created_at LIMIT 1)
      FROM found WHERE webhook IS NOT NULL";
 const EXPIRE: &str = "DELETE FROM waiting WHERE delivery = ANY(ARRAY(
-         SELECT delivery FROM waiting WHERE webhook = $1 AND created_at < $2 ORDER BY created_at LIMIT $3))
+         SELECT delivery FROM waiting WHERE webhook = $1 AND created_at < $2 ORDER BY created_at LIMIT $3
+         FOR UPDATE))
      RETURNING delivery, lane";
 const EXPIRED: &str = "SELECT tenant, id FROM webhooks WHERE expires_at IS NOT NULL AND expires_at <= $1
      ORDER BY expires_at LIMIT $2";

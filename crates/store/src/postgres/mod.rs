@@ -32,6 +32,7 @@ mod redrive;
 mod schema;
 mod session;
 mod tenancy;
+mod tickets;
 mod undelivered;
 mod upkeep;
 mod walk;
@@ -62,6 +63,7 @@ pub use schema::Migrated;
 pub fn planned_statements() -> Vec<(String, String)> {
     [
         &claim::PLANNED[..],
+        &tickets::PLANNED,
         &lanes::PLANNED,
         &leases::PLANNED,
         &record::PLANNED,

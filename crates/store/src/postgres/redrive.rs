@@ -397,8 +397,8 @@ async fn last_round(tx: &Session, event: EventId, webhook: WebhookId) -> Result<
 /// Makes what waits due now, in the lane of its priority. What a node has is on its way already.
 async fn make_due(tx: &Session, old: &Old, priority: Option<Priority>, now: Time) -> Result<(), Failure> {
     let Some(code) = lock_where_it_waits(tx, old).await? else { return Ok(()) };
-    let waits = "SELECT lane, due FROM waiting WHERE delivery = $1";
-    // It may have been claimed before its lane was locked.
+    let waits = "SELECT lane, due FROM waiting WHERE delivery = $1 FOR UPDATE";
+    // It may have been claimed before its lane was locked, or taken by its ticket.
     let Some(row) = tx.query_opt(waits, &[&Col(old.id)]).await? else { return Ok(()) };
     let (lane, due) = (get::<Lane>(&row, 0)?, get::<Time>(&row, 1)?);
     let due = due.min(now);

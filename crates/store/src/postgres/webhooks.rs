@@ -33,7 +33,7 @@ macro_rules! webhooks {
 }
 
 const SWEEP: &str = "DELETE FROM waiting WHERE delivery = ANY(ARRAY(
-         SELECT delivery FROM waiting WHERE webhook = $1 ORDER BY lane, place, seq LIMIT $2))
+         SELECT delivery FROM waiting WHERE webhook = $1 ORDER BY lane, place, seq LIMIT $2 FOR UPDATE))
      RETURNING delivery, lane";
 
 impl Webhooks for Postgres {

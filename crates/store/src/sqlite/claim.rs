@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redrive_core::{DeliveryId, Time, WebhookId, event::Event};
+use redrive_core::{DeliveryId, Time, WebhookId, event::Event, lane::Lane};
 use rusqlite::{OptionalExtension, Row, Transaction};
 use tokio::sync::oneshot;
 
@@ -11,10 +11,10 @@ use super::{
     Sqlite,
     convert::{Col, get},
     lanes::{self, Place, Rescued},
-    nodes, redrive,
+    nodes, redrive, tickets,
     writer::Claiming,
 };
-use crate::{Answer, Claim, Claimed, DueLanes, Epoch, LaneClaim, LaneKey, LaneRoom, StoreError};
+use crate::{Answer, Claim, Claimed, DueLanes, Epoch, LaneClaim, LaneKey, LaneRoom, StoreError, Wanted};
 
 const DUE_LANES: &str = "SELECT webhook, lane, wake_at FROM lanes l
      WHERE pool = ?1 AND held_by IS NULL AND wake_at <= ?2
@@ -28,7 +28,7 @@ const DUE: &str =
      FROM waiting w JOIN deliveries d ON d.id = w.delivery JOIN events e ON e.tenant = d.tenant AND e.id = d.event
      WHERE w.webhook = ?1 AND w.lane = ?2 ORDER BY w.place, w.seq LIMIT ?3";
 /// Who alone sends to a webhook.
-const HOME: &str = "SELECT epoch FROM homes WHERE webhook = ?";
+pub(super) const HOME: &str = "SELECT epoch FROM homes WHERE webhook = ?";
 /// Null if nobody has one of an order, else whether somebody else than ?3 has.
 const TAKEN: &str = "SELECT max(epoch <> ?3) FROM leased WHERE webhook = ?1 AND lane = ?2 AND lane < 'A'";
 
@@ -78,6 +78,19 @@ impl Claim for Sqlite {
         let done = Box::new(move |result| drop(answer.send(result)));
         self.writer.claim(Claiming { epoch, now, lanes, max_bytes }, done);
         Box::pin(async { answer_of(answered).await?.ok_or(StoreError::Fenced) })
+    }
+
+    fn take(
+        &self,
+        epoch: Epoch,
+        now: Time,
+        by: Time,
+        wanted: Vec<Wanted>,
+        max_bytes: usize,
+    ) -> Answer<'_, Vec<Claimed>> {
+        let taken =
+            self.write(move |transaction| tickets::take(transaction, epoch, now, by, &wanted, max_bytes));
+        Box::pin(async { taken.await?.ok_or(StoreError::Fenced) })
     }
 
     fn release(&self, epoch: Epoch, now: Time, deliveries: Vec<(DeliveryId, Time)>) -> Answer<'_, usize> {
@@ -187,13 +200,24 @@ fn claim_lane(
             .execute((Col(webhook), epoch.0))?;
     }
     for claimed in &deliveries {
-        transaction.prepare_cached("DELETE FROM waiting WHERE delivery = ?")?.execute([Col(claimed.id)])?;
-        let rescued = Rescued { rescues: claimed.rescues, deaths: claimed.deaths };
-        let place = Place { delivery: claimed.id, webhook, lane: lane.clone(), seq: claimed.seq };
-        lanes::lease(transaction, &place, epoch, rescued)?;
+        lease(transaction, epoch, lane, claimed)?;
     }
     lanes::settle(transaction, webhook, &code, more.then_some(epoch), Time::default())?;
     Ok(LaneClaim { deliveries, more, ..nothing })
+}
+
+/// Out of waiting, into leased.
+pub(super) fn lease(
+    transaction: &Transaction<'_>,
+    epoch: Epoch,
+    lane: &Lane,
+    claimed: &Claimed,
+) -> rusqlite::Result<()> {
+    transaction.prepare_cached("DELETE FROM waiting WHERE delivery = ?")?.execute([Col(claimed.id)])?;
+    let rescued = Rescued { rescues: claimed.rescues, deaths: claimed.deaths };
+    let place =
+        Place { delivery: claimed.id, webhook: claimed.webhook, lane: lane.clone(), seq: claimed.seq };
+    lanes::lease(transaction, &place, epoch, rescued)
 }
 
 /// What is due in a lane from its first on, as much as there is room for, and whether there is more.
@@ -222,7 +246,7 @@ fn take_due(
     Ok((taken, false))
 }
 
-fn read_claimed(row: &Row<'_>) -> rusqlite::Result<Claimed> {
+pub(super) fn read_claimed(row: &Row<'_>) -> rusqlite::Result<Claimed> {
     let text = |column| -> rusqlite::Result<Option<Box<str>>> { row.get(column) };
     let event = Event {
         id: get(row, 8)?,

@@ -27,6 +27,7 @@ mod record;
 mod redrive;
 mod schema;
 mod tenancy;
+mod tickets;
 mod upkeep;
 mod walk;
 mod webhooks;
@@ -59,7 +60,8 @@ pub fn hot_statements() -> &'static [&'static str] {
 #[cfg(feature = "conformance")]
 pub fn bounded_statements() -> Vec<&'static str> {
     [
-        &gates::BOUNDED[..],
+        &tickets::BOUNDED[..],
+        &gates::BOUNDED,
         &backlog::BOUNDED,
         &figures::BOUNDED,
         &dead::BOUNDED,
