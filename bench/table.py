@@ -22,6 +22,8 @@ PACED = ["relay-paced", "redrive-paced"]
 COSTS = ["txn/dlv", "µs CPU/dlv"]
 # Of a sender on a server: what it asks of the server, and what that takes there.
 SERVER_COSTS = ["stmt/dlv", "µs PG/dlv"]
+# Where Redis is shared: batches sent to it, and what they take there.
+REDIS_COSTS = ["trips/dlv", "µs Redis/dlv"]
 WHOS = ["gated", "redrive", "baseline"]
 TICKS_PER_S = 100
 
@@ -76,7 +78,12 @@ def throughput(cases):
 
 def costs(cases):
     """What the costs of a delivery are called."""
-    return COSTS + SERVER_COSTS if "server" in cases else COSTS
+    names = COSTS + SERVER_COSTS if "server" in cases else COSTS
+    return names + REDIS_COSTS if uses_redis(cases) else names
+
+
+def uses_redis(cases):
+    return any("round_trips" in run for runs in cases.values() for run in runs.values())
 
 
 def cost(cases, runs):
@@ -86,7 +93,12 @@ def cost(cases, runs):
     count = lambda key: per_delivery(runs, lambda run: run[key], 3)
     time_us = lambda key: per_delivery(runs, lambda run: run[key] / TICKS_PER_S * 1e6, 0)
     cells = [count("commits"), time_us("cpu_ticks")]
-    return [*cells, count("statements"), time_us("pg_ticks")] if "server" in cases else cells
+    if "server" in cases:
+        cells += [count("statements"), time_us("pg_ticks")]
+    if uses_redis(cases):
+        shares = all("round_trips" in run for run in runs.values())
+        cells += [count("round_trips"), time_us("redis_ticks")] if shares else ["-", "-"]
+    return cells
 
 
 def per_delivery(runs, value, digits):
@@ -218,6 +230,18 @@ def watched(cases):
         rows("The dashboard is looked at: full load", head, body)
 
 
+def shared(cases):
+    if "shared-full" in cases:
+        head = ["", "acks/s", "arrivals/s", "of PostgreSQL alone", "p50 ms", "p95 ms", "p99 ms", *costs(cases)]
+        body = beside(
+            cases, ("redrive-full", "PostgreSQL"), ("shared-full", "with Redis"),
+            ("shared-limited", "with Redis, and a rate limit that never holds back"),
+        )
+        rows("Shared through Redis: full load", head, body)
+        rows("Shared through Redis: 1,000 events/s", head,
+             beside(cases, ("redrive-paced", "PostgreSQL"), ("shared-paced", "with Redis")))
+
+
 def who_did(cases, what):
     """The cases of one scenario, each with who was measured."""
     return [(who, cases[f"{who}-{what}"]) for who in WHOS if f"{who}-{what}" in cases]
@@ -323,6 +347,8 @@ def main():
         print(f"PostgreSQL {cases['server'][1]['version']}")
     if "split-full" in cases or "history-full" in cases:
         blocks = [split, history, promises]
+    elif "shared-full" in cases:
+        blocks = [shared, promises]
     elif "watched-full" in cases:
         blocks = [watched, promises]
     elif any(case.startswith("relay-") for case in cases):
