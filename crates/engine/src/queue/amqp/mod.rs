@@ -151,8 +151,8 @@ impl Inner {
         if hook.tenant.is_of_our_pools() || lane.is_ordered() || self.needs_home(hook) {
             return false;
         }
-        // With fewer requests than senders one of these alone must send.
         let senders = self.fleet.senders(&hook.tenant.pool());
-        (1..=hook.max_in_flight as usize).contains(&senders)
+        // With fewer requests than senders one of these alone must send, unless Redis has them go round.
+        senders > 0 && (senders <= hook.max_in_flight as usize || self.shared().is_some())
     }
 }
