@@ -1,5 +1,5 @@
 //! What the tests of Redrive share: receivers that answer as told or behave badly on purpose, the real
-//! binary as a process, a small client for its API, PostgreSQL servers, a proxy that breaks connections,
+//! binary as a process, a small client for its API, PostgreSQL and Redis servers, a proxy that breaks connections,
 //! a scripted name server, canaries that nobody may reach, Python for the official verifiers, and Node.js for
 //! browsers.
 //!
@@ -19,8 +19,10 @@ pub mod postgres;
 pub mod proxy;
 pub mod python;
 pub mod receiver;
+pub mod redis;
 pub mod redrive;
 mod server;
+mod service;
 mod sse;
 mod watched;
 
@@ -38,6 +40,7 @@ pub use postgres::{Database, Postgres};
 pub use proxy::Proxy;
 pub use python::python_with;
 pub use receiver::{Arrival, Gate, Receiver, Reply};
+pub use redis::Redis;
 pub use redrive::{Redrive, Setup, binary};
 pub use sse::{Events, sse};
 

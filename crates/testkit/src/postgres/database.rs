@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::session;
-use crate::Proxy;
+use crate::{Proxy, service::block_on};
 
 /// How long the end of a test waits for its tables to go.
 const FAREWELL: Duration = Duration::from_secs(5);
@@ -84,9 +84,8 @@ impl Drop for Database {
         let url = session::url(self.port, "redrive");
         let goodbye = async move { session::connect(&url).await?.simple_query(&sql).await };
         // A thread of its own, for this one may be running futures. A schema that stays does no harm.
-        let thread = std::thread::spawn(|| {
-            session::block_on(async { tokio::time::timeout(FAREWELL, goodbye).await.is_ok() })
-        });
+        let thread =
+            std::thread::spawn(|| block_on(async { tokio::time::timeout(FAREWELL, goodbye).await.is_ok() }));
         thread.join().ok();
     }
 }

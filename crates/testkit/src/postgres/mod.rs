@@ -8,58 +8,35 @@ mod database;
 mod programs;
 mod session;
 mod shared;
-mod tls;
 
-use std::{
-    io::Write,
-    net::SocketAddr,
-    path::PathBuf,
-    process::{Child, Stdio},
-    time::Duration,
-};
+use std::{net::SocketAddr, path::PathBuf, process::Stdio};
 
 use tempfile::TempDir;
-use tokio::time::Instant;
 
 pub use self::database::Database;
-use self::programs::{Programs, free_port, said};
-use crate::{PATIENCE, Proxy};
+use self::programs::Programs;
+use crate::{
+    Proxy,
+    service::{Keeper, blocking, free_port, make_certificates},
+};
 
 /// Little of everything, since tests with such servers may run side by side.
 const SETTINGS: [&str; 2] = ["shared_buffers=16MB", "max_connections=100"];
 
-/// Runs the server until it ends. A line from the test names a signal for it; when there is no test any more,
-/// the server and its folder go too.
-const KEEPER: &str = r#"
-folder=$1
-shift
-exec 3<&0
-"$@" 3<&- </dev/null &
-server=$!
-{
-    if read -r signal <&3; then
-        kill -s "$signal" $server
-    else
-        kill -s QUIT $server
-        while kill -0 $server; do sleep 0.1; done
-        rm -rf "$folder"
-    fi
-} 2>/dev/null &
-exec 3<&- </dev/null
-wait $server
-"#;
+/// Where PostgreSQL looks by itself, said for the reader.
+const TLS: [&str; 3] = ["ssl=on", "ssl_cert_file=server.crt", "ssl_key_file=server.key"];
 
 /// A server of one's own, to stop, kill and start again. Killed and removed when dropped, and soon after the
 /// test's process is gone, however it went.
 pub struct Postgres {
+    /// While it runs.
+    keeper: Option<Keeper>,
     programs: Programs,
     /// The certificate authority, the log, and the data.
     folder: TempDir,
     port: u16,
     settings: Vec<&'static str>,
     tls: bool,
-    /// The shell that runs the server, while it runs.
-    keeper: Option<Child>,
 }
 
 impl Postgres {
@@ -130,10 +107,9 @@ impl Postgres {
 
     /// Starts it again on the same data and port, ready for connections; panics when it still runs.
     pub async fn start_again(&mut self) {
-        assert!(self.has_ended(), "the server still runs; stop or kill it first");
-        self.end("0").await;
-        self.launch();
-        assert!(self.is_ready().await, "the server did not start again");
+        let ended = self.keeper.as_mut().is_none_or(Keeper::has_ended);
+        assert!(ended, "the server still runs; stop or kill it first");
+        assert!(self.launch().await, "the server did not start again");
     }
 
     /// Stops it in good order and starts it again.
@@ -149,80 +125,32 @@ impl Postgres {
             programs.make_cluster(folder.path(), Stdio::null());
             let mut settings = SETTINGS.to_vec();
             if tls {
-                settings.extend(tls::make_certificates(&programs, folder.path()));
+                make_certificates(programs.user, folder.path(), &folder.path().join("data"));
+                settings.extend(TLS);
             }
-            Self { programs, folder, port: 0, settings, tls, keeper: None }
+            Self { keeper: None, programs, folder, port: 0, settings, tls }
         })
         .await;
         // Somebody else may take the port before the server does.
         for _ in 0..5 {
             postgres.port = free_port();
-            postgres.launch();
-            if postgres.is_ready().await {
+            if postgres.launch().await {
                 return postgres;
             }
         }
         panic!("the server did not start");
     }
 
-    fn launch(&mut self) {
-        let mut keeper = self.programs.keeper(&[], KEEPER, self.folder.path(), self.port, &self.settings);
-        self.keeper = Some(keeper.stdin(Stdio::piped()).spawn().expect("no `setsid` command here"));
-    }
-
-    /// Waits until it takes connections; false when it has ended instead.
-    async fn is_ready(&mut self) -> bool {
-        let started = Instant::now();
-        while !session::is_ready(self.port, self.folder.path()).await {
-            if self.has_ended() {
-                self.end("0").await;
-                return false;
-            }
-            assert!(started.elapsed() < PATIENCE, "the server is not ready after {PATIENCE:?}");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        true
-    }
-
-    fn has_ended(&mut self) -> bool {
-        self.keeper.as_mut().is_none_or(|keeper| keeper.try_wait().expect("cannot wait for it").is_some())
+    /// Starts it and waits until it takes connections; false when it has ended instead.
+    async fn launch(&mut self) -> bool {
+        let server = self.programs.server("QUIT", self.folder.path(), self.port, &self.settings);
+        let keeper = self.keeper.insert(Keeper::start(&server));
+        keeper.is_ready(|| session::is_ready(self.port, self.folder.path())).await
     }
 
     async fn end(&mut self, signal: &str) {
-        self.order(signal);
-        let started = Instant::now();
-        while !self.has_ended() {
-            assert!(started.elapsed() < PATIENCE, "the server still runs after {PATIENCE:?}");
-            // The end of another process wakes nobody here.
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        self.keeper = None;
-    }
-
-    /// Has the keeper send a signal to the server, where 0 is none; a keeper without orders would take the
-    /// test for gone.
-    fn order(&mut self, signal: &str) {
-        if let Some(mut orders) = self.keeper.as_mut().and_then(|keeper| keeper.stdin.take()) {
-            writeln!(orders, "{signal}").ok();
+        if let Some(keeper) = self.keeper.take() {
+            keeper.end(signal).await;
         }
     }
-}
-
-impl Drop for Postgres {
-    fn drop(&mut self) {
-        // Gone already is fine, and a panic here would hide the first one.
-        self.order("QUIT");
-        if let Some(mut keeper) = self.keeper.take() {
-            keeper.wait().ok();
-        }
-        if std::thread::panicking() {
-            eprintln!("--- output of postgres ---\n{}--- end of output ---", said(self.folder.path()));
-        }
-    }
-}
-
-/// Does slow work where it holds up no other futures; panics as it does.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))
 }

@@ -1,15 +1,13 @@
 //! PostgreSQL's own programs: where they are, and how they run whoever runs the tests.
 
 use std::{
-    ffi::OsStr,
-    fs::{self, File, Permissions},
-    hash::{BuildHasher, RandomState},
-    io,
-    net::TcpListener,
-    os::unix::fs::PermissionsExt,
+    ffi::{OsStr, OsString},
+    fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
+
+use crate::service::{Server, User};
 
 /// Where Debian puts the versions of PostgreSQL.
 const DEBIAN: &str = "/usr/lib/postgresql";
@@ -18,30 +16,23 @@ const ALWAYS: [&str; 2] = ["listen_addresses=127.0.0.1", "unix_socket_directorie
 
 pub(super) struct Programs {
     bin: PathBuf,
-    /// Who runs them where it is not us, since PostgreSQL refuses to run as root.
-    user: Option<(u32, u32)>,
+    /// PostgreSQL refuses to run as root.
+    pub(super) user: User,
 }
 
 impl Programs {
     /// The newest version here; panics with the remedy where there is none.
     pub(super) fn find() -> Self {
-        let user = rustix::process::geteuid().is_root().then(|| {
-            let users = fs::read_to_string("/etc/passwd").expect("a system has users");
-            let found = ["postgres", "nobody"].iter().find_map(|name| user_in(&users, name));
-            found.expect("PostgreSQL does not run as root; make a user: sudo adduser --system postgres")
-        });
+        let remedy = "PostgreSQL does not run as root; make a user: sudo adduser --system postgres";
+        let user = User::other_than_root(&["postgres", "nobody"], remedy);
         Self { bin: newest(Path::new(DEBIAN), &std::env::var_os("PATH").unwrap_or_default()), user }
     }
 
     /// Makes a cluster in `folder/data` with the superuser `redrive`; `stdin` stays open meanwhile.
     pub(super) fn make_cluster(&self, folder: &Path, stdin: Stdio) {
-        let data = folder.join("data");
-        // Who runs the server has to get to its data through a folder that is ours.
-        fs::set_permissions(folder, Permissions::from_mode(0o711)).told(folder);
-        fs::create_dir(&data).told(&data);
-        self.give(&data, 0o700);
+        let data = self.user.make_folder(folder, "data");
         let mut command = Command::new("setpriv");
-        command.args(self.as_user()).arg(self.bin.join("initdb")).arg("--pgdata").arg(&data);
+        command.args(self.user.words()).arg(self.bin.join("initdb")).arg("--pgdata").arg(&data);
         command.args(["--username=redrive", "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8"]);
         command.args(["--no-sync", "--no-instructions"]).stdin(stdin);
         let output = without_settings(&mut command).output().expect("no `setpriv` command here");
@@ -54,62 +45,21 @@ impl Programs {
         );
     }
 
-    /// Gives a file to who runs the server, for nobody else to read.
-    pub(super) fn give(&self, path: &Path, mode: u32) {
-        fs::set_permissions(path, Permissions::from_mode(mode)).told(path);
-        if let Some((user, group)) = self.user {
-            std::os::unix::fs::chown(path, Some(user), Some(group)).told(path);
+    /// How to run the server of this folder.
+    pub(super) fn server(&self, crash: &'static str, folder: &Path, port: u16, settings: &[&str]) -> Server {
+        let mut words: Vec<OsString> = vec![self.bin.join("postgres").into(), "-D".into()];
+        words.extend([folder.join("data").into(), "-p".into(), port.to_string().into()]);
+        words.extend(ALWAYS.iter().chain(settings).flat_map(|setting| ["-c".into(), setting.into()]));
+        let folder = folder.to_owned();
+        Server {
+            name: "postgres",
+            crash,
+            folder,
+            user: self.user,
+            words,
+            settings: Vec::new(),
+            foreign: &["PG"],
         }
-    }
-
-    /// A shell in a session of its own that runs `script` with the folder and the words of the server.
-    pub(super) fn keeper(
-        &self,
-        session: &[&str],
-        script: &str,
-        folder: &Path,
-        port: u16,
-        settings: &[&str],
-    ) -> Command {
-        let path = folder.join("log");
-        let log = File::options().create(true).append(true).open(&path).told(&path);
-        let mut command = Command::new("setsid");
-        command.args(session).args(["sh", "-c", script, "postgres-keeper"]).arg(folder);
-        // The server never outlives its keeper.
-        command.args(["setpriv", "--pdeathsig=INT"]).args(self.as_user()).arg(self.bin.join("postgres"));
-        command.arg("-D").arg(folder.join("data")).args(["-p", &port.to_string()]);
-        command.args(ALWAYS.iter().chain(settings).flat_map(|setting| ["-c", setting]));
-        command.stdout(log.try_clone().told(&path)).stderr(log);
-        without_settings(&mut command);
-        command
-    }
-
-    fn as_user(&self) -> Vec<String> {
-        let Some((user, group)) = self.user else { return Vec::new() };
-        vec![format!("--reuid={user}"), format!("--regid={group}"), "--clear-groups".to_owned()]
-    }
-}
-
-/// A port that is free now, below those that systems hand out: nobody gets it by chance while its server
-/// is stopped.
-pub(super) fn free_port() -> u16 {
-    let mut ports = (0..1000).map(|n| 20_000 + (RandomState::new().hash_one(n) % 12_000) as u16);
-    ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("no free port on 127.0.0.1")
-}
-
-/// What the server and its keeper have said.
-pub(super) fn said(folder: &Path) -> String {
-    fs::read_to_string(folder.join("log")).unwrap_or_default()
-}
-
-/// An error in a panic's message with the file it is about.
-pub(super) trait Told<T> {
-    fn told(self, path: &Path) -> T;
-}
-
-impl<T> Told<T> for io::Result<T> {
-    fn told(self, path: &Path) -> T {
-        self.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     }
 }
 
@@ -136,13 +86,6 @@ fn newest(versions: &Path, path: &OsStr) -> PathBuf {
             "the tests need a PostgreSQL server to start; install it with: sudo apt-get install postgresql"
         )
     })
-}
-
-/// The ids of a user and its group in the text of `/etc/passwd`.
-fn user_in(users: &str, name: &str) -> Option<(u32, u32)> {
-    let line = users.lines().find(|line| line.split(':').next() == Some(name))?;
-    let mut ids = line.split(':').skip(2).map(|id| id.parse().ok());
-    Some((ids.next()??, ids.next()??))
 }
 
 #[cfg(test)]
@@ -172,13 +115,5 @@ mod tests {
     #[should_panic(expected = "install it with: sudo apt-get install postgresql")]
     fn a_missing_server_is_told_with_its_remedy() {
         newest(Path::new("/nowhere"), OsStr::new("/nowhere/else"));
-    }
-
-    #[test]
-    fn a_user_is_found_by_its_whole_name() {
-        let users =
-            "postgres2:x:7:8::/:\nroot:x:0:0:root:/root:/bin/bash\npostgres:x:101:104:,,,:/:/bin/sh\n";
-        assert_eq!(user_in(users, "postgres"), Some((101, 104)));
-        assert_eq!(user_in(users, "nobody"), None);
     }
 }

@@ -1,6 +1,6 @@
 //! One short session after another with a server: a test looks, damages, and is gone again.
 
-use std::{future::Future, path::Path};
+use std::path::Path;
 
 use tokio_postgres::{Client, Error, NoTls, SimpleQueryMessage};
 
@@ -69,12 +69,6 @@ async fn make_database(port: u16, data: &Path) -> Result<bool, Error> {
 
 pub(super) fn url(port: u16, database: &str) -> String {
     format!("postgres://redrive@127.0.0.1:{port}/{database}")
-}
-
-/// Runs a future to its end on this thread, which must not be one that runs futures already.
-pub(super) fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.expect("no runtime").block_on(future)
 }
 
 /// The error with what the server said, which its own text leaves out.

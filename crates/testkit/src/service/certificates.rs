@@ -4,10 +4,11 @@ use std::{fs, path::Path};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose};
 
-use super::programs::{Programs, Told};
+use super::{Told, User};
 
-/// Writes `ca.pem` into the folder, and what the server needs into its data; gives the server's settings.
-pub(super) fn make_certificates(programs: &Programs, folder: &Path) -> [&'static str; 3] {
+/// Writes `ca.pem` into the folder, and `server.crt` and `server.key` into `data`, for the server's user: for
+/// 127.0.0.1 and localhost.
+pub(crate) fn make_certificates(user: User, folder: &Path, data: &Path) {
     let mut authority = CertificateParams::new(Vec::new()).expect("no names are fine names");
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];
@@ -24,10 +25,8 @@ pub(super) fn make_certificates(programs: &Programs, folder: &Path) -> [&'static
     let path = folder.join("ca.pem");
     fs::write(&path, authority.pem()).told(&path);
     for (name, text) in [("server.crt", server.pem()), ("server.key", key.serialize_pem())] {
-        let path = folder.join("data").join(name);
+        let path = data.join(name);
         fs::write(&path, text).told(&path);
-        programs.give(&path, 0o600);
+        user.give(&path, 0o600);
     }
-    // Where PostgreSQL looks by itself, said for the reader.
-    ["ssl=on", "ssl_cert_file=server.crt", "ssl_key_file=server.key"]
 }

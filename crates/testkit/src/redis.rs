@@ -1,0 +1,251 @@
+//! Throwaway Redis servers, from the program that the distribution's package brings.
+//!
+//! One is started within some milliseconds, so each test that needs one has its own. It keeps everything in memory,
+//! on a free port of 127.0.0.1; no other server of this machine is ever touched.
+
+use std::{
+    fmt::Write as _,
+    fs::{self, File},
+    io::{self, Write as _},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::TcpStream,
+};
+
+use crate::{
+    PATIENCE, Proxy,
+    service::{Keeper, Server, Told, User, blocking, free_port, make_certificates},
+};
+
+/// A server of one's own, to stop, kill, freeze and start again. Killed and removed when dropped, and soon after
+/// the test's process is gone, however it went.
+pub struct Redis {
+    /// While it runs.
+    keeper: Option<Keeper>,
+    /// The configuration, the log, and certificates.
+    folder: TempDir,
+    /// Where it speaks plainly.
+    plain: u16,
+    /// Where it speaks TLS, if it does.
+    tls: Option<u16>,
+}
+
+impl Redis {
+    /// A fresh server, empty.
+    pub async fn start() -> Self {
+        Self::make(false).await
+    }
+
+    /// A fresh server that speaks TLS, with a certificate for 127.0.0.1 and localhost of an authority of its own.
+    pub async fn start_with_tls() -> Self {
+        Self::make(true).await
+    }
+
+    /// How to connect, over TLS if the server speaks it.
+    pub fn url(&self) -> String {
+        self.url_at(self.address(), "")
+    }
+
+    /// How to connect through a proxy that stands before [`address`](Self::address).
+    pub fn url_through(&self, proxy: &Proxy) -> String {
+        self.url_at(proxy.address(), "")
+    }
+
+    /// Makes a user with a password that may do what the rules of Redis's `ACL SETUSER` say, also after a restart;
+    /// gives how to connect as this user.
+    pub async fn add_user(&self, name: &str, password: &str, rules: &[&str]) -> String {
+        let password_rule = format!(">{password}");
+        let words = [&["ACL", "SETUSER", name, "on", &password_rule], rules].concat();
+        assert_eq!(self.command(&words).await, "OK");
+        let path = self.config();
+        let mut config = File::options().append(true).open(&path).told(&path);
+        writeln!(config, "user {name} on {password_rule} {}", rules.join(" ")).told(&path);
+        self.url_at(self.address(), &format!("{name}:{password}@"))
+    }
+
+    /// Where it listens, over all restarts.
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.tls.unwrap_or(self.plain)))
+    }
+
+    /// The certificate of the authority to trust; panics for a server without TLS.
+    pub fn ca_path(&self) -> PathBuf {
+        assert!(self.tls.is_some(), "this server has no certificate; start it with Redis::start_with_tls");
+        self.folder.path().join("ca.pem")
+    }
+
+    /// Asks it something and gives the answer as text, the members of a list in lines. Panics when that fails.
+    pub async fn command(&self, words: &[&str]) -> String {
+        let asked = tokio::time::timeout(PATIENCE, ask(self.plain, words)).await;
+        let answer = asked.unwrap_or_else(|_| panic!("{words:?}: no answer within {PATIENCE:?}"));
+        answer.unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    /// Stops it in good order, and waits until it is gone.
+    pub async fn stop(&mut self) {
+        self.end("TERM").await;
+    }
+
+    /// Ends it as a crash would, and waits until it is gone.
+    pub async fn kill(&mut self) {
+        self.end("KILL").await;
+    }
+
+    /// Starts it again on the same port, empty, ready for connections; panics when it still runs.
+    pub async fn start_again(&mut self) {
+        let ended = self.keeper.as_mut().is_none_or(Keeper::has_ended);
+        assert!(ended, "the server still runs; stop or kill it first");
+        assert!(self.launch().await, "the server did not start again");
+    }
+
+    /// Stops it in its tracks: its connections stay open, and nothing is answered until [`thaw`](Self::thaw).
+    pub fn freeze(&mut self) {
+        self.keeper.as_mut().expect("the server runs").freeze(true);
+    }
+
+    /// Lets it go on, with all that it was sent meanwhile.
+    pub fn thaw(&mut self) {
+        self.keeper.as_mut().expect("the server runs").freeze(false);
+    }
+
+    async fn make(tls: bool) -> Self {
+        let mut redis = blocking(move || {
+            let folder = TempDir::with_prefix("redrive-test-redis-").expect("no temporary directory");
+            if tls {
+                make_certificates(User::US, folder.path(), folder.path());
+            }
+            Self { keeper: None, folder, plain: 0, tls: None }
+        })
+        .await;
+        // Somebody else may take a port before the server does.
+        for _ in 0..5 {
+            (redis.plain, redis.tls) = (free_port(), tls.then(free_port));
+            redis.configure();
+            if redis.launch().await {
+                return redis;
+            }
+        }
+        panic!("the server did not start");
+    }
+
+    fn configure(&self) {
+        let folder = self.folder.path();
+        let mut config = format!(
+            "bind 127.0.0.1\nport {}\ndir {}\nsave \"\"\nappendonly no\ndaemonize no\n",
+            self.plain,
+            folder.display()
+        );
+        if let Some(port) = self.tls {
+            let [certificate, key, ca] =
+                ["server.crt", "server.key", "ca.pem"].map(|name| folder.join(name).display().to_string());
+            let written = write!(
+                config,
+                "tls-port {port}\ntls-cert-file {certificate}\ntls-key-file {key}\n\
+                 tls-ca-cert-file {ca}\ntls-auth-clients no\n"
+            );
+            written.expect("text can be written into text");
+        }
+        fs::write(self.config(), config).told(folder);
+    }
+
+    fn config(&self) -> PathBuf {
+        self.folder.path().join("redis.conf")
+    }
+
+    /// Starts it and waits until it takes connections; false when it has ended instead.
+    async fn launch(&mut self) -> bool {
+        let server = Server {
+            name: "redis",
+            crash: "KILL",
+            folder: self.folder.path().to_owned(),
+            user: User::US,
+            words: vec![program(&std::env::var_os("PATH").unwrap_or_default()).into(), self.config().into()],
+            settings: Vec::new(),
+            foreign: &["REDIS"],
+        };
+        let keeper = self.keeper.insert(Keeper::start(&server));
+        keeper.is_ready(|| is_ready(self.plain, self.folder.path())).await
+    }
+
+    async fn end(&mut self, signal: &str) {
+        if let Some(keeper) = self.keeper.take() {
+            keeper.end(signal).await;
+        }
+    }
+
+    fn url_at(&self, address: SocketAddr, user: &str) -> String {
+        let scheme = if self.tls.is_some() { "rediss" } else { "redis" };
+        format!("{scheme}://{user}{address}")
+    }
+}
+
+/// The server's program, or the remedy in a panic.
+fn program(path: &std::ffi::OsStr) -> PathBuf {
+    let mut names = std::env::split_paths(path)
+        .flat_map(|folder| ["redis-server", "valkey-server"].map(|name| folder.join(name)));
+    names.find(|path| path.exists()).unwrap_or_else(|| {
+        panic!("the tests need a Redis server to start; install it with: sudo apt-get install redis-server")
+    })
+}
+
+/// Whether the server of this folder, and no other that got the port first, takes connections.
+async fn is_ready(port: u16, folder: &Path) -> bool {
+    let asked = tokio::time::timeout(Duration::from_secs(1), ask(port, &["CONFIG", "GET", "dir"])).await;
+    let canonical = fs::canonicalize(folder).told(folder);
+    asked.is_ok_and(|said| said.is_ok_and(|said| said.lines().nth(1).map(Path::new) == Some(&canonical)))
+}
+
+/// One question and its answer on a connection of its own.
+async fn ask(port: u16, words: &[&str]) -> io::Result<String> {
+    let mut stream = BufReader::new(TcpStream::connect(("127.0.0.1", port)).await?);
+    let mut question = format!("*{}\r\n", words.len());
+    words.iter().for_each(|word| question.push_str(&format!("${}\r\n{word}\r\n", word.len())));
+    stream.write_all(question.as_bytes()).await?;
+    answer(&mut stream).await
+}
+
+async fn answer(stream: &mut BufReader<TcpStream>) -> io::Result<String> {
+    let mut line = String::new();
+    if stream.read_line(&mut line).await? == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let Some((kind, rest)) = line.trim_end().split_at_checked(1) else {
+        return Err(io::Error::other("an answer without a kind"));
+    };
+    let count = || rest.parse::<i64>().map_err(io::Error::other);
+    match kind {
+        "+" | ":" => Ok(rest.to_owned()),
+        "$" => {
+            let Ok(count) = usize::try_from(count()?) else { return Ok(String::new()) };
+            let mut text = vec![0; count + 2];
+            stream.read_exact(&mut text).await?;
+            text.truncate(count);
+            Ok(String::from_utf8_lossy(&text).into_owned())
+        }
+        "*" => {
+            let mut members = Vec::new();
+            for _ in 0..count()? {
+                members.push(Box::pin(answer(stream)).await?);
+            }
+            Ok(members.join("\n"))
+        }
+        _ => Err(io::Error::other(rest.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "install it with: sudo apt-get install redis-server")]
+    fn a_missing_server_is_told_with_its_remedy() {
+        program("/nowhere:/nowhere/else".as_ref());
+    }
+}
