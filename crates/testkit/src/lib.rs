@@ -1,5 +1,5 @@
 //! What the tests of Redrive share: receivers that answer as told or behave badly on purpose, the real
-//! binary as a process, a small client for its API, PostgreSQL and Redis servers, a proxy that breaks connections,
+//! binary as a process, a small client for its API, PostgreSQL, Redis and RabbitMQ servers, a proxy that breaks connections,
 //! a scripted name server, canaries that nobody may reach, Python for the official verifiers, and Node.js for
 //! browsers.
 //!
@@ -18,6 +18,7 @@ pub mod node;
 pub mod postgres;
 pub mod proxy;
 pub mod python;
+pub mod rabbitmq;
 pub mod receiver;
 pub mod redis;
 pub mod redrive;
@@ -28,6 +29,7 @@ mod watched;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+pub use lapin;
 use redrive_core::vault::{MasterKey, Vault};
 
 pub use api::{Answer, Api};
@@ -39,6 +41,7 @@ pub use node::node_with;
 pub use postgres::{Database, Postgres};
 pub use proxy::Proxy;
 pub use python::python_with;
+pub use rabbitmq::{Message, RabbitMq, Vhost};
 pub use receiver::{Arrival, Gate, Receiver, Reply};
 pub use redis::Redis;
 pub use redrive::{Redrive, Setup, binary};
