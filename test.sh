@@ -32,6 +32,23 @@ if ! command -v postgres >/dev/null && ! compgen -G '/usr/lib/postgresql/*/bin/p
     fi
     install postgresql
 fi
+# The same for these, which Debian starts as soon as they are installed unless the system's policy says no.
+servers=()
+command -v redis-server >/dev/null || servers+=(redis-server)
+command -v rabbitmq-server >/dev/null || [ -x /usr/sbin/rabbitmq-server ] || servers+=(rabbitmq-server)
+if [ ${#servers[@]} -gt 0 ]; then
+    policy=/usr/sbin/policy-rc.d
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && [ ! -e $policy ]; then
+        trap 'rm -f "$policy"' EXIT
+        printf '#!/bin/sh\nexit 101\n' >$policy
+        chmod 755 $policy
+        install "${servers[@]}"
+        rm -f $policy
+        trap - EXIT
+    else
+        install "${servers[@]}"
+    fi
+fi
 
 say "format"
 cargo fmt --all -- --check
