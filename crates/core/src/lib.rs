@@ -5,6 +5,7 @@
 //! Each question of policy has its one home in this crate; the engine carries the answers out.
 
 pub mod address;
+pub mod backoff;
 pub mod breaker;
 pub mod cloudevents;
 pub mod confidential;

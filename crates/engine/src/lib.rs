@@ -14,6 +14,7 @@
 //! The engine carries out what `redrive-core` decides and `redrive-store` remembers. Only `record` writes
 //! outcomes, only `queue` claims, only `clock` reads a clock or rolls dice.
 
+pub mod amqp;
 mod attempt;
 mod catalogue;
 mod circuit;
