@@ -57,6 +57,12 @@ pub(super) fn read_files(config: &mut Config) -> Result<(), ConfigError> {
         // A password may end in a blank, and a file most often ends in a line.
         database.password = Some(Hidden::new(password.trim_end_matches(['\n', '\r'])));
     }
+    for source in &mut config.sources {
+        if let (None, Some(path)) = (&source.password, &source.password_file) {
+            let password = read_file("sources.password_file", path)?;
+            source.password = Some(Hidden::new(password.trim_end_matches(['\n', '\r'])));
+        }
+    }
     Ok(())
 }
 
