@@ -15,7 +15,8 @@ pub(crate) fn check(level: &str) -> Result<(), String> {
 
 /// Starts writing the log. The filter was checked with the other settings.
 pub(crate) fn start(level: &str) {
-    let filter = EnvFilter::new(level);
+    // What this library has to say of a broker that is away is said once, by us.
+    let filter = EnvFilter::new(format!("lapin=off,{level}"));
     let ansi = std::env::var_os("NO_COLOR").is_none() && std::io::IsTerminal::is_terminal(&std::io::stderr());
     // A second start in one process keeps the first one's log.
     let _ = tracing_subscriber::fmt()

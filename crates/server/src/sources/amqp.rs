@@ -135,26 +135,13 @@ impl Amqp {
         stop: &CancellationToken,
         patience: Duration,
     ) -> Result<(), SessionError> {
-        for queue in [self.queue.as_str(), self.rejects.queue()] {
-            self.find_queue(connection, queue).await?;
-        }
-        let channel = connection.create_channel().await?;
-        channel.basic_qos(self.prefetch, BasicQosOptions::default()).await?;
-        let tag = format!("redrive-{}", self.name);
-        let options = BasicConsumeOptions::default();
-        let consuming = channel.basic_consume(
-            self.queue.as_str().into(),
-            tag.as_str().into(),
-            options,
-            FieldTable::default(),
-        );
-        let mut consumer = consuming.await?;
+        let (channel, mut consumer) = tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            begun = self.begin(connection) => begun?,
+        };
         self.figures.up.set(1);
         let (source, queue, server) = (&self.name, &self.queue, self.broker.address());
         tracing::info!(source, queue, %server, "a source takes messages in");
-        // With its webhooks known, events keep their order; where that fails, so will the first of them.
-        self.app.learn(&self.reading.tenant).await.ok();
-
         let mut intake = Intake::new(self);
         let ended = tokio::select! {
             biased;
@@ -162,10 +149,24 @@ impl Amqp {
             ended = intake.run(&mut consumer) => ended,
         };
         match ended {
-            Ok(()) => intake.finish(&channel, &consumer, patience).await,
+            Ok(()) => intake.finish(channel, &consumer, patience).await,
             Err(_) => intake.tie_up().await,
         }
         ended
+    }
+
+    async fn begin(&self, connection: &Connection) -> Result<(Channel, Consumer), SessionError> {
+        for queue in [self.queue.as_str(), self.rejects.queue()] {
+            self.find_queue(connection, queue).await?;
+        }
+        // With its webhooks known, events keep their order; where that fails, so will the first of them.
+        self.app.learn(&self.reading.tenant).await.ok();
+        let channel = connection.create_channel().await?;
+        channel.basic_qos(self.prefetch, BasicQosOptions::default()).await?;
+        let (queue, tag) = (self.queue.as_str().into(), format!("redrive-{}", self.name).into());
+        let consumer =
+            channel.basic_consume(queue, tag, BasicConsumeOptions::default(), FieldTable::default()).await?;
+        Ok((channel, consumer))
     }
 
     /// Sees to it that a queue is there.
@@ -277,7 +278,11 @@ impl<'a> Intake<'a> {
                 self.next_place += 1;
                 let pending = Pending { place, message, draft };
                 // Nothing overtakes what waits.
-                if self.held.is_empty() && !self.is_trying { self.publish(pending) } else { self.hold(pending) }
+                if self.held.is_empty() && !self.is_trying {
+                    self.publish(pending)
+                } else {
+                    self.hold(pending)
+                }
             }
         }
     }
@@ -374,11 +379,13 @@ impl<'a> Intake<'a> {
     }
 
     /// Takes no more in, and finishes what is under way, for so long at the most.
-    async fn finish(&mut self, channel: &Channel, consumer: &Consumer, patience: Duration) {
+    async fn finish(&mut self, channel: Channel, consumer: &Consumer, patience: Duration) {
+        self.held.clear();
+        // What the server still hands out goes back to the queue with the connection.
+        let tag = consumer.tag();
+        let cancelling = async move { channel.basic_cancel(tag, BasicCancelOptions::default()).await };
+        self.closing.push(cancelling.boxed());
         let finishing = async {
-            // What the server still hands out goes back to the queue with the connection.
-            channel.basic_cancel(consumer.tag(), BasicCancelOptions::default()).await.ok();
-            self.held.clear();
             loop {
                 tokio::select! {
                     Some((pending, result)) = self.publishing.next() => match result {

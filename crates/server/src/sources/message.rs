@@ -150,6 +150,7 @@ mod tests {
         Reading { tenant: TenantId::parse("shop").unwrap(), event_type: event_type.map(Into::into) }
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "shorter to call")]
     fn read(properties: BasicProperties, body: &str) -> Result<Draft, Problem> {
         reading(None).read(&properties, &Bytes::copy_from_slice(body.as_bytes()))
     }
@@ -243,7 +244,12 @@ mod tests {
             (plain(), "no json", "invalid_json", ""),
             (plain(), "[1]", "invalid_body", "JSON object"),
             (plain(), r#"{"data": 1}"#, "invalid_field", "event_type"),
-            (plain(), r#"{"event_type": "a", "data": 1, "more": 2}"#, "invalid_field", "unknown field `more`"),
+            (
+                plain(),
+                r#"{"event_type": "a", "data": 1, "more": 2}"#,
+                "invalid_field",
+                "unknown field `more`",
+            ),
             (
                 plain(),
                 r#"{"event_type": "a", "data": 1, "tenant_id": "other"}"#,
