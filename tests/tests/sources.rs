@@ -418,7 +418,11 @@ async fn a_broker_short_of_memory_holds_up_rejects_alone() {
     messages.insert(3, (plain(), b"bad".to_vec()));
     rabbitmq.publish_all("events", messages).await;
     rabbitmq.ctl(&["set_vm_memory_high_watermark", "absolute", "1MB"]).await;
-    let url = format!("{}?cacertfile={}", rabbitmq.url(), rabbitmq.ca_path().display());
+    // A user that may read the one queue and put messages away, and nothing else.
+    rabbitmq.ctl(&["add_user", "reader", "s3cret"]).await;
+    rabbitmq.ctl(&["set_permissions", "-p", "/", "reader", "^$", r"^amq\.default$", "^events$"]).await;
+    let url = rabbitmq.url().replace("guest:guest", "reader:s3cret");
+    let url = format!("{url}?cacertfile={}", rabbitmq.ca_path().display());
     let redrive = Redrive::start_with(source(&url, "")).await;
     redrive.api().create_webhook(&receiver.url(), Value::Null).await;
     // Those who publish are stopped, and the reject is one of them.
