@@ -261,9 +261,33 @@ async fn a_server_that_is_killed_in_the_middle_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn nodes_share_a_queue_and_one_that_dies_leaves_its_messages_to_the_others() {
+    const COUNT: usize = 300;
+    let (vhost, database) = (RabbitMq::shared().await, Postgres::shared().await);
+    let receiver = Receiver::with(|_| Reply::status(200).after(Duration::from_millis(5))).await;
+    queues(&vhost).await;
+    let node = |name: &str, role: &str| {
+        let setup = source(&vhost.url(), ", prefetch = 20").database_url(database.url()).role(role);
+        Redrive::start_with(setup.env("REDRIVE_NODE", name).env("REDRIVE_CLUSTER_LEASE", "2s"))
+    };
+    let (mut one, two, worker) =
+        (node("one", "api").await, node("two", "all").await, node("three", "worker").await);
+    two.api().create_webhook(&receiver.url(), json!({"max_in_flight": 20})).await;
+    for api in [&one, &two] {
+        figure_is(api, r#"redrive_source_up{source="shop"}"#, 1.0).await;
+    }
+    vhost.publish_all("events", (0..COUNT).map(numbered).collect()).await;
+    receiver.wait_for(30).await;
+    one.kill();
+    all_arrive(&receiver, COUNT).await;
+    is_empty(&vhost, "events").await;
+    assert!(!worker.output().contains("a source takes messages in"), "who only sends takes nothing in");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_is_killed_and_comes_back_is_found_again() {
     let (mut rabbitmq, receiver) = (RabbitMq::start().await, Receiver::start().await);
-    let redrive = Redrive::start_with(source(&rabbitmq.url(), ", declare = true")).await;
+    let mut redrive = Redrive::start_with(source(&rabbitmq.url(), ", declare = true")).await;
     redrive.api().create_webhook(&receiver.url(), Value::Null).await;
     figure_is(&redrive, r#"redrive_source_up{source="shop"}"#, 1.0).await;
     rabbitmq.publish_all("events", (0..50).map(numbered).collect()).await;
@@ -286,6 +310,11 @@ async fn a_broker_that_is_killed_and_comes_back_is_found_again() {
     figure_is(&redrive, r#"redrive_source_up{source="shop"}"#, 1.0).await;
     rabbitmq.publish_all("events", (110..120).map(numbered).collect()).await;
     all_arrive(&receiver, 120).await;
+    // One that never answers does not keep a server from stopping.
+    rabbitmq.freeze();
+    redrive.signal("TERM");
+    let status = redrive.wait_exit(PATIENCE / 2).await;
+    assert!(status.success(), "{status}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

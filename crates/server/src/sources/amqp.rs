@@ -381,9 +381,13 @@ impl<'a> Intake<'a> {
     /// Takes no more in, and finishes what is under way, for so long at the most.
     async fn finish(&mut self, channel: Channel, consumer: &Consumer, patience: Duration) {
         self.held.clear();
-        // What the server still hands out goes back to the queue with the connection.
+        // What the server still hands out goes back to the queue with the connection; so one that does not answer
+        // need not be waited for.
         let tag = consumer.tag();
-        let cancelling = async move { channel.basic_cancel(tag, BasicCancelOptions::default()).await };
+        let cancelling = async move {
+            let cancelled = channel.basic_cancel(tag, BasicCancelOptions::default());
+            timeout(GOODBYE, cancelled).await.unwrap_or(Ok(()))
+        };
         self.closing.push(cancelling.boxed());
         let finishing = async {
             loop {
