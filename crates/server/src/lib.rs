@@ -1,4 +1,4 @@
-//! The outside of Redrive: the command line, the settings, the HTTP API and the dashboard over the use cases in `app`.
+//! The outside of Redrive: the command line, the settings, the HTTP API, the dashboard and sources of events over the use cases in `app`.
 
 pub mod api;
 pub mod app;
@@ -8,6 +8,7 @@ pub mod config;
 pub mod dashboard;
 mod files;
 pub mod http;
+pub mod sources;
 mod store;
 mod telemetry;
 mod vault;

@@ -34,7 +34,10 @@ pub(crate) use self::{
         request_headers,
     },
     event_types::EventTypeQuery,
-    events::{EventExportQuery, EventQuery, exported as exported_events},
+    events::{
+        Beside, EventExportQuery, EventQuery, bare as bare_payload, binary_of as binary_cloudevent, document,
+        exported as exported_events, structured as structured_cloudevent,
+    },
     extract::{Json, Manages, May, Query, client_address},
     operations::OperationView,
     page::Paging,

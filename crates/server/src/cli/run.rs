@@ -29,6 +29,7 @@ use crate::{
     dashboard,
     files::write_private,
     http::{self, Reload, Surface, Tls},
+    sources::Sources,
     store, telemetry, vault,
 };
 
@@ -88,6 +89,7 @@ async fn serve(start: Start) -> Result<(), CliError> {
     Announcement { config: &config, profile, backend: &backend, address, admin_key: admin_key.as_ref() }
         .print(demo.as_ref());
     let patience = config.server.drain_deadline.get();
+    let sources = Sources::new(&config, &app).map_err(|invalid| CliError::said(invalid.to_string()))?;
     let surface = Surface::new(routes(&app), &config.server, tls);
     let server = http::serve(listener, surface, stop.clone(), patience);
     if let Some(archive) = archive {
@@ -101,8 +103,9 @@ async fn serve(start: Start) -> Result<(), CliError> {
             demo.publish(&app, &stop).await;
         }
     };
+    let sources = sources.run(&stop, patience);
     // All under one deadline: a client that dawdles must not take the time of requests under way.
-    tokio::join!(server, drain(&app, &stop, patience), events);
+    tokio::join!(server, drain(&app, &stop, patience), sources, events);
     app.engine().stop().await;
     Ok(())
 }

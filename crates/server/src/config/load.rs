@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-use super::{Config, Profile, SETTINGS, env_name, secret};
+use super::{Config, Profile, SETTINGS, env_name, secret, sources};
 
 /// Why the settings cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -183,9 +183,11 @@ fn merge(defaults: &Config, changes: Table) -> Result<Config, ConfigError> {
     overlay(&mut merged, changes);
     serde_path_to_error::deserialize(Value::Table(merged)).map_err(|error| {
         let setting = error.path().to_string();
+        let message = error.into_inner().message().to_owned();
         let reason = match secret::is_secret(&setting) {
             true => "must be a text, in quotes".into(),
-            false => format!("{}{}", error.into_inner().message(), hint(&setting)),
+            false => sources::without_secrets(&setting, message.clone())
+                .unwrap_or_else(|| format!("{message}{}", hint(&setting))),
         };
         ConfigError::Invalid { setting, reason }
     })

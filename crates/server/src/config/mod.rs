@@ -15,6 +15,7 @@ mod secrets;
 mod server;
 mod settings;
 mod shown;
+mod sources;
 
 use std::path::PathBuf;
 
@@ -44,6 +45,7 @@ pub use secrets::Secrets;
 pub use server::Server;
 pub use settings::{SETTINGS, Setting, env_name};
 pub use shown::InForce;
+pub use sources::{Source, SourceKind, SourceUrl};
 
 /// Which defaults apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +88,8 @@ pub struct Config {
     pub delivery: Delivery,
     /// What is taken in.
     pub events: Events,
+    /// Where events come from beside the API.
+    pub sources: Vec<Source>,
     /// How long things are kept.
     pub retention: Retention,
     /// Where what is forgotten is kept.
@@ -225,6 +229,7 @@ impl Config {
                 lane_items: engine.lane_items,
             },
             events: Events { max_payload_bytes: 256 * 1024, idempotency_window: Span::secs(24 * 3600) },
+            sources: Vec::new(),
             archive: Archive::default(),
             retention: Retention { events: Span::secs(90 * 24 * 3600), dead: Span::secs(30 * 24 * 3600) },
             retry: RetryConfig::default(),
@@ -288,6 +293,7 @@ impl Config {
         self.amqp.validate(&self.database.backend()?)?;
         self.validate_node()?;
         self.retention.validate()?;
+        sources::validate(&self.sources)?;
         self.archive.place()?;
         self.retry_policy()?;
         self.breaker_policy()?;

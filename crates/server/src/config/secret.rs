@@ -73,6 +73,12 @@ pub(super) fn read_files(config: &mut Config) -> Result<(), ConfigError> {
     if let (None, Some(path)) = (&amqp.password, &amqp.password_file) {
         amqp.password = Some(read_password("amqp.password_file", path)?);
     }
+    for source in &mut config.sources {
+        if let (None, Some(path)) = (&source.password, &source.password_file) {
+            let password = read_file("sources.password_file", path)?;
+            source.password = Some(Hidden::new(password.trim_end_matches(['\n', '\r'])));
+        }
+    }
     Ok(())
 }
 

@@ -152,6 +152,10 @@ pub const SETTINGS: &[Setting] = &[
     setting("events.max_payload_bytes", "The largest payload; larger ones are refused with 413."),
     setting("events.idempotency_window", "How long a repeated idempotency key gives the first event back."),
     setting(
+        "sources",
+        "Queues of RabbitMQ whose messages are published as events: tables that begin with [[sources]]. None.",
+    ),
+    setting(
         "retention.events",
         "How long events are kept, with their deliveries and attempts. A quarter; 0 for ever. Tenants may differ.",
     ),

@@ -81,6 +81,11 @@ fn worded(key: &str, value: &Value) -> Option<String> {
             Some(bytes) if key.ends_with("_bytes") => size(bytes),
             _ => number.to_string(),
         },
+        Value::Object(source) if key == "sources" => {
+            let [name, queue, url] =
+                ["name", "queue", "url"].map(|field| source[field].as_str().unwrap_or_default());
+            format!("{name}: {queue} at {url}")
+        }
         Value::Object(_) => value.to_string(),
     })
 }

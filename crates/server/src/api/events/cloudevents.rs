@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::{Value, value::RawValue};
 use utoipa::ToSchema;
 
-use super::publish::payload;
+use super::publish::{bare, payload};
 use crate::api::{extract::Raw, problem::Problem};
 
 /// A CloudEvent 1.0 in its JSON form. Extensions may stand beside these.
@@ -94,7 +94,7 @@ pub(super) fn wrong_place(mode: Mode) -> Problem {
 }
 
 /// An event to publish from one CloudEvent in its JSON form, which is a part of a body.
-pub(super) fn structured(text: &[u8], body: &Bytes, tenant: TenantId) -> Result<Draft, Problem> {
+pub(crate) fn structured(text: &[u8], body: &Bytes, tenant: TenantId) -> Result<Draft, Problem> {
     let mut members: BTreeMap<Cow<'_, str>, &RawValue> = serde_json::from_slice(text).map_err(|error| {
         let detail = format!("a CloudEvent is a JSON object: {error}");
         Problem::new(StatusCode::BAD_REQUEST, "invalid_json", detail)
@@ -124,15 +124,18 @@ pub(super) fn binary(raw: &Raw, tenant: TenantId) -> Result<Draft, Problem> {
         };
         attributes.insert(name.to_owned(), Value::String(text));
     }
-    let data = match raw.body.trim_ascii() {
+    binary_of(attributes, &raw.body, tenant)
+}
+
+/// An event to publish from a CloudEvent whose attributes came beside its data.
+pub(crate) fn binary_of(
+    attributes: BTreeMap<String, Value>,
+    body: &Bytes,
+    tenant: TenantId,
+) -> Result<Draft, Problem> {
+    let data = match body.trim_ascii() {
         b"" => Bytes::from_static(b"null"),
-        text => {
-            let data: &RawValue = serde_json::from_slice(text).map_err(|error| {
-                let detail = format!("the body is not valid JSON: {error}");
-                Problem::new(StatusCode::BAD_REQUEST, "invalid_json", detail)
-            })?;
-            payload(data, &raw.body)
-        }
+        _ => bare(body)?,
     };
     Ok(draft(cloudevents::read(attributes)?, data, tenant))
 }

@@ -19,6 +19,10 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use self::publish::MAX_BATCH;
 pub(super) use self::publish::PublishedView;
+pub(crate) use self::{
+    cloudevents::{binary_of, structured},
+    publish::{Beside, bare, document},
+};
 use super::{
     AppState,
     deliveries::{AttemptView, DeliveryView, list_of_event},

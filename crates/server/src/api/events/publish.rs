@@ -168,6 +168,43 @@ fn draft(input: EventInput<'_>, body: &Bytes, tenant: TenantId) -> Result<Draft,
     })
 }
 
+/// What is said of an event beside its document. The document's own words win.
+#[derive(Default)]
+pub(crate) struct Beside<'a> {
+    /// The key under which a repeat is known.
+    pub(crate) idempotency_key: Option<&'a str>,
+    /// Where it came from.
+    pub(crate) source: Option<&'a str>,
+    /// What it is about.
+    pub(crate) subject: Option<&'a str>,
+    /// How urgent it is.
+    pub(crate) priority: Option<Priority>,
+}
+
+/// The event of a document such as this API takes, which came on another way for this tenant.
+pub(crate) fn document(body: &Bytes, tenant: &TenantId, beside: &Beside<'_>) -> Result<Draft, Problem> {
+    let mut input: EventInput<'_> = json(body)?;
+    if input.tenant_id.as_deref().is_some_and(|named| named != tenant.as_str()) {
+        let message =
+            format!("must be {tenant} or left out: events that come on this way are of that tenant");
+        return Err(Invalid::new("tenant_id", message).into());
+    }
+    input.idempotency_key = input.idempotency_key.or(beside.idempotency_key.map(Cow::Borrowed));
+    input.source = input.source.or(beside.source.map(Cow::Borrowed));
+    input.subject = input.subject.or(beside.subject.map(Cow::Borrowed));
+    input.priority = input.priority.or(beside.priority);
+    draft(input, body, tenant.clone())
+}
+
+/// A body that is the payload itself.
+pub(crate) fn bare(body: &Bytes) -> Result<Bytes, Problem> {
+    let data: &RawValue = serde_json::from_slice(body.trim_ascii()).map_err(|error| {
+        let detail = format!("the body is not valid JSON: {error}");
+        Problem::new(StatusCode::BAD_REQUEST, "invalid_json", detail)
+    })?;
+    Ok(payload(data, body))
+}
+
 /// The payload as a slice of the request's own buffer where it is most of it. A small part of a large body is
 /// copied: it would keep all of the body in memory for as long as it waits.
 pub(super) fn payload(data: &RawValue, body: &Bytes) -> Bytes {

@@ -1,0 +1,287 @@
+//! Where events come from beside the API: queues that other services fill.
+
+use std::{collections::HashSet, fmt, path::PathBuf};
+
+use redrive_core::{Invalid, TenantId, event_type};
+use redrive_engine::amqp::Address;
+use serde::{Deserialize, Serialize};
+
+use super::{ConfigError, Hidden};
+
+/// The most sources.
+const MAX_SOURCES: usize = 100;
+/// The longest name that a queue can have.
+const MAX_QUEUE: usize = 255;
+/// How many messages a source may have at once.
+const PREFETCH: std::ops::RangeInclusive<u16> = 1..=5_000;
+
+/// A queue whose messages are published as events.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Source {
+    /// What kind of server it is on.
+    #[serde(rename = "type")]
+    pub kind: SourceKind,
+    /// What it is called in the log and in figures.
+    pub name: String,
+    /// The server: `amqp[s]://USER:PASSWORD@HOST:PORT/VHOST`.
+    pub url: SourceUrl,
+    /// The password, so that the URL needs none.
+    #[serde(default)]
+    pub password: Option<Hidden>,
+    /// A file that holds the password.
+    #[serde(default)]
+    pub password_file: Option<PathBuf>,
+    /// The queue.
+    pub queue: String,
+    /// Where messages go that cannot be published; beside the queue unless set.
+    #[serde(default)]
+    pub reject_queue: Option<String>,
+    /// Whose events they are.
+    #[serde(default = "default_tenant")]
+    pub tenant: String,
+    /// The type of events whose message names none. With it a message's body is the payload.
+    #[serde(default)]
+    pub event_type: Option<String>,
+    /// How many messages are worked on at once.
+    #[serde(default = "default_prefetch")]
+    pub prefetch: u16,
+    /// Whether queues that are missing are made.
+    #[serde(default)]
+    pub declare: bool,
+}
+
+/// A kind of server that events come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SourceKind {
+    /// RabbitMQ.
+    Amqp,
+}
+
+fn default_tenant() -> String {
+    TenantId::default().to_string()
+}
+
+fn default_prefetch() -> u16 {
+    100
+}
+
+/// A server's URL: never shown with its password.
+#[derive(Clone, Deserialize)]
+pub struct SourceUrl(String);
+
+impl fmt::Display for SourceUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match Address::read(&self.0) {
+            Ok(address) => write!(f, "{address}"),
+            // What cannot be read may have a password anywhere.
+            Err(_) => f.write_str("[redacted]"),
+        }
+    }
+}
+
+impl fmt::Debug for SourceUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl Serialize for SourceUrl {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl Source {
+    /// The server.
+    pub fn address(&self) -> Result<Address, Invalid> {
+        let address = Address::read(&self.url.0).map_err(|reason| Invalid::new("url", reason))?;
+        Ok(address.with_password(self.password.as_ref().map(|password| password.reveal().to_owned())))
+    }
+
+    /// Whose events they are.
+    pub fn tenant(&self) -> Result<TenantId, Invalid> {
+        TenantId::parse(&self.tenant).map_err(|invalid| Invalid::new("tenant", invalid.message))
+    }
+
+    /// Where messages go that cannot be published.
+    pub fn reject_queue(&self) -> String {
+        self.reject_queue.clone().unwrap_or_else(|| format!("{}.rejected", self.queue))
+    }
+
+    fn validate(&self) -> Result<(), Invalid> {
+        let named = |c: u8| c.is_ascii_alphanumeric() || c == b'_' || c == b'-';
+        if self.name.is_empty() || self.name.len() > 64 || !self.name.bytes().all(named) {
+            return Err(Invalid::new("name", "must be 1 to 64 characters of a-z, A-Z, 0-9, _ and -"));
+        }
+        self.address()?;
+        self.tenant()?;
+        let reject_queue = self.reject_queue();
+        for (field, queue) in [("queue", &self.queue), ("reject_queue", &reject_queue)] {
+            if queue.is_empty() || queue.len() > MAX_QUEUE || queue.chars().any(char::is_control) {
+                let message = format!("must be a queue's name of 1 to {MAX_QUEUE} bytes");
+                return Err(Invalid::new(field, message));
+            }
+        }
+        if reject_queue == self.queue {
+            return Err(Invalid::new("reject_queue", "must be another queue than the one that is read"));
+        }
+        if let Some(name) = &self.event_type {
+            event_type::validate(name).map_err(|invalid| Invalid::new("event_type", invalid.message))?;
+            if event_type::is_reserved(name) {
+                let message = "must not begin with redrive.: such events are published by Redrive alone";
+                return Err(Invalid::new("event_type", message));
+            }
+        }
+        if !PREFETCH.contains(&self.prefetch) {
+            return Err(Invalid::new("prefetch", "must be from 1 to 5000"));
+        }
+        Ok(())
+    }
+}
+
+/// Checks every source, and that they are not in each other's way.
+pub(super) fn validate(sources: &[Source]) -> Result<(), ConfigError> {
+    let refuse = |setting: String, reason: String| Err(ConfigError::Invalid { setting, reason });
+    if sources.len() > MAX_SOURCES {
+        return refuse("sources".into(), format!("must be at most {MAX_SOURCES}"));
+    }
+    let (mut names, mut queues) = (HashSet::new(), HashSet::new());
+    for (n, source) in sources.iter().enumerate() {
+        if let Err(Invalid { field, message }) = source.validate() {
+            return refuse(format!("sources[{n}].{field}"), message);
+        }
+        if !names.insert(&source.name) {
+            return refuse(
+                format!("sources[{n}].name"),
+                format!("{:?} is another's name already", source.name),
+            );
+        }
+        if !queues.insert((source.url.to_string(), &source.queue)) {
+            let reason = format!(
+                "{:?} is read by another source already; their messages would be mixed up",
+                source.queue
+            );
+            return refuse(format!("sources[{n}].queue"), reason);
+        }
+    }
+    Ok(())
+}
+
+/// What is wrong with a source, or with all of them, without a word of what is written there: it may be a password.
+pub(super) fn without_secrets(setting: &str, message: String) -> Option<String> {
+    let place = setting.strip_prefix("sources")?;
+    let field = place.rsplit_once("].").map(|(_, field)| field);
+    let says_names_alone =
+        ["missing field", "unknown field", "unknown variant"].iter().any(|start| message.starts_with(start));
+    Some(match field {
+        _ if says_names_alone => message,
+        Some("url" | "password") => "must be a text, in quotes".into(),
+        Some(_) => message,
+        None => "must be tables that begin with [[sources]], or a list of inline tables such as \
+                 [{type = \"amqp\", name = …, url = …, queue = …}]"
+            .into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{Config, ConfigError, Profile, load::parse};
+
+    const WHOLE: &str = "[[sources]]\ntype = \"amqp\"\nname = \"shop\"\nurl = \"amqp://me:hush@mq/shop\"\nqueue = \"events\"\n";
+
+    fn read(text: &str) -> Result<Config, ConfigError> {
+        let config = parse(Profile::Serve, text, [])?;
+        config.validate(Profile::Serve).map(|()| config)
+    }
+
+    #[test]
+    fn a_source_needs_a_name_a_server_and_a_queue() {
+        let config = read(WHOLE).unwrap();
+        let source = &config.sources[0];
+        assert_eq!(
+            (source.reject_queue().as_str(), source.tenant().unwrap().as_str()),
+            ("events.rejected", "default")
+        );
+        assert_eq!((source.prefetch, source.declare, source.event_type.is_none()), (100, false, true));
+        let more = format!(
+            "{WHOLE}tenant = \"acme\"\nprefetch = 7\ndeclare = true\nreject_queue = \"bad\"\nevent_type = \"a.b\""
+        );
+        let source = read(&more).unwrap().sources.remove(0);
+        assert_eq!((source.reject_queue().as_str(), source.tenant().unwrap().as_str()), ("bad", "acme"));
+        assert_eq!((source.prefetch, source.declare, source.event_type.as_deref()), (7, true, Some("a.b")));
+        let inline = r#"[{type = "amqp", name = "a", url = "amqp://mq", queue = "q"}]"#;
+        let by_env = parse(Profile::Serve, "", [("REDRIVE_SOURCES".to_owned(), inline.to_owned())]).unwrap();
+        assert_eq!(by_env.sources[0].queue, "q");
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_name() {
+        for (more, names, says) in [
+            ("prefetch = 0", "sources[0].prefetch: ", "from 1 to 5000"),
+            ("prefetch = 70000", "sources[0].prefetch: ", "70000"),
+            ("tenant = \"A B\"", "sources[0].tenant: ", "a-z"),
+            ("event_type = \"a b\"", "sources[0].event_type: ", ""),
+            ("event_type = \"redrive.x\"", "sources[0].event_type: ", "Redrive alone"),
+            ("reject_queue = \"events\"", "sources[0].reject_queue: ", "another queue"),
+            ("reject_queue = \"\"", "sources[0].reject_queue: ", "1 to 255"),
+            ("reject = \"x\"", "sources[0]", "unknown field `reject`, expected one of"),
+            (&WHOLE.replace("shop\"\nq", "other\"\nq"), "sources[1].name: ", "another's name"),
+            (&WHOLE.replace("\"shop\"\nurl", "\"more\"\nurl"), "sources[1].queue: ", "mixed up"),
+        ] {
+            let said = read(&format!("{WHOLE}{more}")).unwrap_err().to_string();
+            assert!(said.starts_with(names) && said.contains(says), "{more}: {said}");
+        }
+        for (from, to, names) in [
+            ("queue = \"events\"\n", "", "sources[0]: missing field `queue`"),
+            ("amqp\"", "kafka\"", "sources[0].type: unknown variant `kafka`, expected `amqp`"),
+            ("name = \"shop\"", "name = \"a b\"", "sources[0].name: "),
+            ("amqp://", "http://", "sources[0].url: must be amqp://"),
+        ] {
+            let said = read(&WHOLE.replace(from, to)).unwrap_err().to_string();
+            assert!(said.starts_with(names), "{said}");
+        }
+    }
+
+    #[test]
+    fn no_password_is_shown() {
+        let config = read(&format!("{WHOLE}password = \"hush\"")).unwrap();
+        let shown =
+            format!("{config:?} {:?} {}", config.in_force(Profile::Serve), toml::to_string(&config).unwrap());
+        assert!(!shown.contains("hush"), "{shown}");
+        assert!(shown.contains("shop: events at amqp://me:[redacted]@mq:5672/shop"), "{shown}");
+        for text in [
+            "sources = \"amqp://me:hush@mq\"",
+            "sources = [\"amqp://me:hush@mq\"]",
+            "sources = {url = \"amqp://me:hush@mq\"}",
+            &WHOLE.replace("\"amqp://me:hush@mq/shop\"", "[\"hush\"]"),
+            &WHOLE.replace("amqp://me:hush@mq/shop", "amqp://me:hush/@mq/shop"),
+            &format!("{WHOLE}password = {{is = \"hush\"}}"),
+        ] {
+            let said = read(text).unwrap_err().to_string();
+            assert!(said.starts_with("sources") && !said.contains("hush"), "{said}");
+        }
+    }
+
+    #[test]
+    fn the_password_may_be_in_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("password");
+        let load = || {
+            let mut config = read(&format!("{WHOLE}password_file = {path:?}"))?;
+            crate::config::secret::read_files(&mut config)?;
+            config.sources[0]
+                .address()
+                .map_err(|invalid| ConfigError::Invalid { setting: "url".into(), reason: invalid.message })
+        };
+        let missing = load().unwrap_err().to_string();
+        assert!(
+            missing.starts_with("sources.password_file: ") && missing.contains("check the path"),
+            "{missing}"
+        );
+        std::fs::write(&path, "other \n").unwrap();
+        let expected = super::Address::read("amqp://me:other%20@mq/shop").unwrap();
+        assert!(load().unwrap() == expected);
+    }
+}
