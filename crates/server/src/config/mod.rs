@@ -45,7 +45,7 @@ pub use secrets::Secrets;
 pub use server::Server;
 pub use settings::{SETTINGS, Setting, env_name};
 pub use shown::InForce;
-pub use sources::{Source, SourceKind, SourceUrl};
+pub use sources::{Source, SourceKind};
 
 /// Which defaults apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -75,8 +75,7 @@ pub(super) fn read_files(config: &mut Config) -> Result<(), ConfigError> {
     }
     for source in &mut config.sources {
         if let (None, Some(path)) = (&source.password, &source.password_file) {
-            let password = read_file("sources.password_file", path)?;
-            source.password = Some(Hidden::new(password.trim_end_matches(['\n', '\r'])));
+            source.password = Some(read_password("sources.password_file", path)?);
         }
     }
     Ok(())

@@ -1,12 +1,12 @@
 //! Where events come from beside the API: queues that other services fill.
 
-use std::{collections::HashSet, fmt, path::PathBuf};
+use std::{collections::HashSet, path::PathBuf};
 
 use redrive_core::{Invalid, TenantId, event_type};
 use redrive_engine::amqp::Address;
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, Hidden};
+use super::{AmqpUrl, ConfigError, Hidden};
 
 /// The most sources.
 const MAX_SOURCES: usize = 100;
@@ -25,7 +25,7 @@ pub struct Source {
     /// What it is called in the log and in figures.
     pub name: String,
     /// The server: `amqp[s]://USER:PASSWORD@HOST:PORT/VHOST`.
-    pub url: SourceUrl,
+    pub url: AmqpUrl,
     /// The password, so that the URL needs none.
     #[serde(default)]
     pub password: Option<Hidden>,
@@ -67,36 +67,10 @@ fn default_prefetch() -> u16 {
     100
 }
 
-/// A server's URL: never shown with its password.
-#[derive(Clone, Deserialize)]
-pub struct SourceUrl(String);
-
-impl fmt::Display for SourceUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match Address::read(&self.0) {
-            Ok(address) => write!(f, "{address}"),
-            // What cannot be read may have a password anywhere.
-            Err(_) => f.write_str("[redacted]"),
-        }
-    }
-}
-
-impl fmt::Debug for SourceUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")
-    }
-}
-
-impl Serialize for SourceUrl {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
 impl Source {
     /// The server.
     pub fn address(&self) -> Result<Address, Invalid> {
-        let address = Address::read(&self.url.0).map_err(|reason| Invalid::new("url", reason))?;
+        let address = self.url.address().map_err(|reason| Invalid::new("url", reason))?;
         Ok(address.with_password(self.password.as_ref().map(|password| password.reveal().to_owned())))
     }
 
