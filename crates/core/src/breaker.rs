@@ -280,6 +280,11 @@ impl Circuit {
         }
     }
 
+    /// Whether it lets everything pass and nobody has a hand in it.
+    pub fn is_plain(&self) -> bool {
+        matches!(self.phase, Phase::Closed(_)) && self.forced.is_none()
+    }
+
     /// What a person has decided about it.
     pub fn forced(&self) -> Option<&Forced> {
         self.forced.as_deref()

@@ -2,15 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redrive_core::{
-    DeadReason, Time, breaker::CircuitState, decide, event::ERASED, gate::WaitingOn, webhook::WebhookState,
-};
+use redrive_core::{DeadReason, Time, breaker::CircuitState, decide, event::ERASED, gate::WaitingOn};
 use redrive_store::{Next, StoreError};
 
 use crate::{
     Inner,
     coordination::{
-        Ask, Grant,
+        Ask, Grant, Says,
         redis::{Asked, Given, Shared, Slot},
     },
     dispatch::{Moves, Ready, Refusal, Refused},
@@ -52,6 +50,8 @@ fn parked_until(until: Option<Time>, now: Time) -> Time {
 
 /// How long a probe that was sent may stay away beyond its timeout before it counts as lost.
 const GRACE: Duration = Duration::from_secs(10);
+
+const CLOSED: CircuitState = CircuitState::Closed;
 
 fn patience(ready: &Ready, hook: &Hook) -> Duration {
     hook.policy.timeout(ready.attempt) + GRACE
@@ -131,33 +131,25 @@ impl Inner {
         known: Vec<(Ready, Arc<Hook>)>,
         now: Time,
     ) -> Vec<Refused> {
-        let (mut granted, mut asked) = (Vec::new(), Vec::new());
+        let (mut waits, mut asked) = (Vec::new(), Vec::new());
         for (ready, hook) in known {
-            // Whatever this node knows for sure nobody has to be asked about.
-            if hook.state != WebhookState::Active || self.is_held(&hook, now) {
-                granted.extend(self.held_here(ready, hook, now));
-                continue;
-            }
-            let slot = shared.slots.take(hook.id);
-            if slot.is_some() && !self.coordination.must_ask(&hook, now) {
-                granted
-                    .push(((ready, hook), (Grant::Go { probe: None, circuit: CircuitState::Closed }, slot)));
-            } else {
-                asked.push((ready, hook, slot));
+            match self.coordination.says(&hook, now) {
+                Says::Wait(grant) => waits.push(((ready, hook), (grant, None))),
+                Says::Go => match shared.slots.take(hook.id) {
+                    slot @ Some(_) => self.spawn(ready, Pass { hook, probe: None, circuit: CLOSED, slot }),
+                    None => asked.push((ready, hook, None)),
+                },
+                Says::Ask => {
+                    let slot = shared.slots.take(hook.id);
+                    asked.push((ready, hook, slot));
+                }
             }
         }
         if !asked.is_empty() {
             let inner = self.clone();
             self.runtime.spawn(async move { inner.ask(shared, asked).await });
         }
-        self.start_granted(granted, now)
-    }
-
-    /// What this node alone has to say about one that has to wait.
-    fn held_here(&self, ready: Ready, hook: Arc<Hook>, now: Time) -> Option<((Ready, Arc<Hook>), Given)> {
-        let ask = Ask { hook: &hook, event: ready.event.id, patience: patience(&ready, &hook) };
-        let grant = self.coordination.admit(&[ask], now).pop()?;
-        Some(((ready, hook), (grant, None)))
+        self.start_granted(waits, now)
     }
 
     /// Asks all nodes, as it were, for leave to send these.

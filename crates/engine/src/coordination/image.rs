@@ -5,16 +5,27 @@ use std::sync::Arc;
 use redrive_core::{
     Time, WebhookId,
     breaker::{Circuit, CircuitState, Counts, SavedCircuit},
-    gate::Scope,
+    gate::{self, Facts, Scope, Verdict},
     limiter::{Bucket, RateLimit},
 };
 
 use super::{
-    Changed, Learnt, Local, Report,
+    Changed, Grant, Learnt, Local, Report,
     known::Known,
-    local::{LOOK_AGAIN, Sharing, earlier},
+    local::{LOOK_AGAIN, Sharing, earlier, facts},
 };
 use crate::registry::Hook;
+
+/// What a node can say without asking the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Says {
+    /// Nothing limits the webhook, and nothing is known against it: it may go if there is a slot for it.
+    Go,
+    /// It has to wait, whatever the others say.
+    Wait(Grant),
+    /// All have to be asked.
+    Ask,
+}
 
 /// A circuit as it is known here.
 pub(super) struct Presented {
@@ -48,12 +59,20 @@ impl Local {
         state.soonest = Some(now);
     }
 
-    /// Whether a delivery has to be asked for: something limits its webhook, or is known against it.
-    pub(crate) fn must_ask(&self, hook: &Hook, now: Time) -> bool {
-        hook.rate_limit().is_some()
+    /// What is to be said, without asking, about a delivery of a webhook that others send to as well.
+    pub(crate) fn says(&self, hook: &Hook, now: Time) -> Says {
+        let limited = hook.rate_limit().is_some()
             || hook.tenant.rate_limit().is_some()
-            || self.shares.global().is_some()
-            || self.is_troubled(hook.id, now)
+            || self.shares.global().is_some();
+        let (held_until, plain) = match self.state.lock().webhooks.get(&hook.id) {
+            Some(known) => (known.held_until, known.circuit.is_plain()),
+            None => (None, true),
+        };
+        match gate::gate(&Facts { held_until, ..facts(hook, now) }) {
+            Verdict::Wait { until, why, scope } => Says::Wait(Grant::Wait { until, why, scope }),
+            Verdict::Go { .. } if limited || !plain => Says::Ask,
+            Verdict::Go { .. } => Says::Go,
+        }
     }
 
     /// Until when the endpoint asked to be left alone, if that is not over.

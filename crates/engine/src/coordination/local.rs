@@ -138,7 +138,7 @@ pub(super) fn earlier(one: Option<Time>, other: Option<Time>) -> Option<Time> {
 }
 
 /// What holds for a webhook of which nothing else is known.
-fn facts(hook: &Hook, now: Time) -> Facts<'_> {
+pub(super) fn facts(hook: &Hook, now: Time) -> Facts<'_> {
     Facts {
         state: &hook.state,
         pool_served: hook.tenant.is_served(),

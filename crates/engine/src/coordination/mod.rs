@@ -22,6 +22,7 @@ use redrive_core::{
 };
 use redrive_store::Failing;
 
+pub(crate) use image::Says;
 pub(crate) use local::Local;
 
 use crate::registry::Hook;
