@@ -97,6 +97,12 @@ impl Ticket {
     }
 }
 
+/// Until when what a ticket names may be due to be taken by it: whoever issued it may have a clock that is ahead of
+/// this one, by as much as the grace. What is due later than that was put off since.
+pub fn takes_until(now: Time) -> Time {
+    now + 2 * GRACE
+}
+
 /// When a delivery that has not been tried yet was due for those who look at it: at once, if it only waits for whoever
 /// takes its ticket. `delay` is how long its webhook has a first attempt wait.
 pub fn shown_due(created_at: Time, due: Time, attempts: u32, delay: Duration) -> Time {
@@ -154,6 +160,13 @@ mod tests {
         let full = ticket(100, 10);
         assert_eq!(Ticket::read(&full.write()), Ok(full), "as many as may be read do fit");
         assert_eq!(Ticket::read(br#"{"v":1,"ready":{},"more":1}"#), Ok(Ticket::default()));
+    }
+
+    #[test]
+    fn a_clock_that_is_behind_takes_what_is_fresh() {
+        let (issued, behind) = (time(100_000), time(100_000 - 5_000));
+        assert!(issued + GRACE <= takes_until(behind));
+        assert!(issued + GRACE + Duration::from_secs(6) > takes_until(issued), "it was put off");
     }
 
     #[test]

@@ -357,6 +357,23 @@ fn a_failed_claim_is_made_again() {
 }
 
 #[test]
+fn tickets_get_room_but_pass_nothing_that_is_older() {
+    let dispatch = Dispatch::new(BOUNDS);
+    let first = ready(1, 1);
+    assert_eq!(dispatch.reserve_for_tickets(whom(&first, 2), &FRESH, 100), 4, "as much as a lane may hold");
+    let moves = dispatch.taken(&room(webhook(1), 4), vec![ready(1, 1), ready(1, 2), ready(1, 3)]);
+    assert_eq!(moves.start.len(), 2);
+    assert_eq!(dispatch.load().items, 3, "what was not there to be taken needs no room");
+    dispatch.fell_behind(webhook(1), &FRESH);
+    assert_eq!(dispatch.reserve_for_tickets(whom(&first, 2), &FRESH, 1), 0, "the store has older ones");
+    assert!(!dispatch.is_crowded());
+    assert_eq!(dispatch.reserve_for_tickets(whom(&ready(2, 9), 2), &FRESH, 100), 4);
+    assert!(dispatch.is_crowded());
+    dispatch.claim_failed(&[room(webhook(2), 4)]);
+    assert!(!dispatch.is_crowded());
+}
+
+#[test]
 fn nothing_is_sent_while_the_store_is_down() {
     let dispatch = Dispatch::new(BOUNDS);
     dispatch.store_failed();
@@ -423,7 +440,7 @@ fn made(which: u8, n: u16) -> Ready {
 proptest! {
     /// Whatever happens in whatever order: the bounds hold, and nothing is left over or sent twice.
     #[test]
-    fn bounds_hold_and_the_books_balance(steps in proptest::collection::vec((0u8..11, 0u8..4), 1..300)) {
+    fn bounds_hold_and_the_books_balance(steps in proptest::collection::vec((0u8..12, 0u8..4), 1..300)) {
         let dispatch = Dispatch::new(BOUNDS);
         let mut desk = Desk::default();
         let mut term = Term::new("test", redrive_store::Epoch(1));
@@ -443,6 +460,19 @@ proptest! {
                     }
                     None => Moves::default(),
                 },
+                // Tickets name three, of which one is still there; or the store fails.
+                11 if !ready.lane.is_ordered() => {
+                    let most = dispatch.reserve_for_tickets(whom(&ready, 2), &ready.lane, 3);
+                    let key = LaneKey { webhook: ready.webhook, lane: ready.lane.clone() };
+                    match (LaneRoom::new(key, most), most) {
+                        (_, 0) => Moves::default(),
+                        (room, _) if n.is_multiple_of(5) => {
+                            dispatch.claim_failed(&[room]);
+                            Moves::default()
+                        }
+                        (room, _) => dispatch.taken(&room, vec![ready]),
+                    }
+                }
                 // The scheduler finds something due in a lane, and perhaps more than fits.
                 4 | 5 => {
                     let looked = look(&dispatch, &ready);

@@ -23,7 +23,7 @@ use redrive_core::{
     backoff::Backoff,
     fairness::Turns,
     lane::{CLASSES, Lane, Priority},
-    ticket::{GRACE, Ticket},
+    ticket::{Ticket, takes_until},
     webhook::WebhookState,
 };
 use redrive_store::{Claimed, LaneKey, LaneRoom, StoreError, Wanted};
@@ -208,7 +208,7 @@ impl Inner {
         }
         let (now, asked) = (self.clock.now(), wanted.len());
         let bytes = self.dispatch.reserve_bytes(MOST_BYTES);
-        let taken = self.store.take(term.epoch, now, now + GRACE, wanted, bytes).await;
+        let taken = self.store.take(term.epoch, now, takes_until(now), wanted, bytes).await;
         let taken = match taken {
             Ok(taken) => taken,
             Err(error) => {
