@@ -107,12 +107,15 @@ async fn a_rate_is_kept_by_all_nodes_together() {
     world.nodes[0].api().create_webhook(&world.receiver.url(), limit).await;
     world.publish(90).await;
     let arrivals = world.receiver.wait_for(90).await;
-    // A token comes back every 50 ms. What left in time may arrive a little later or sooner.
-    for millis in [500, 1_000, 2_000] {
+    // A token comes back every 50 ms. What left in time may arrive late, all of half a second's at once: with a bucket
+    // for each node there would be three times as many.
+    for millis in [1_000, 2_000] {
         let most = most_within(&arrivals, Duration::from_millis(millis));
-        let allowed = 4 + (millis as usize + 40) / 50;
+        let allowed = 4 + (millis as usize + 500) / 50;
         assert!(most <= allowed, "{most} within {millis} ms, where {allowed} may be");
     }
+    let took = arrivals[89].at - arrivals[0].at;
+    assert!(took >= Duration::from_millis((90 - 4) * 50 - 500), "all of them within {took:?}");
     assert_eq!(world.senders().await.len(), 3, "all of them send, not a home alone");
 }
 
@@ -128,8 +131,11 @@ async fn rates_of_a_tenant_and_of_all_are_kept_by_all_nodes_together() {
         }
         world.publish(30).await;
         let arrivals = world.receiver.wait_for(60).await;
-        let most = most_within(&arrivals, Duration::from_secs(1));
-        assert!(most <= 4 + 21, "{most} within a second with {settings:?}");
+        let took = arrivals[59].at - arrivals[0].at;
+        assert!(
+            took >= Duration::from_millis((60 - 4) * 50 - 500),
+            "all of them within {took:?} with {settings:?}"
+        );
     }
 }
 
@@ -139,7 +145,7 @@ async fn calls_of_the_api_are_counted_by_all_nodes_together() {
     let world = world(&limits).await;
     // Until the bucket is full again.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
-    let (mut taken, mut refused) = (0, 0);
+    let (mut taken, mut refused, began) = (0, 0, Instant::now());
     for call in 0..40 {
         match world.nodes[call % 3].api().get("/v1/webhooks").await.status {
             200 => taken += 1,
@@ -147,7 +153,8 @@ async fn calls_of_the_api_are_counted_by_all_nodes_together() {
             other => panic!("{other}"),
         }
     }
-    assert!((12..=20).contains(&taken) && refused >= 20, "{taken} taken, {refused} refused");
+    let most = 12 + 1 + began.elapsed().as_millis() as usize / 100;
+    assert!(taken >= 12 && taken <= most, "{taken} taken where {most} may be, {refused} refused");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -157,15 +164,18 @@ async fn no_webhook_has_more_requests_under_way_than_it_may() {
     for cap in [1, 2, 5] {
         let world = world(&[]).await;
         world.receiver.answer_with(|_| Reply::status(200).after(EACH));
-        world.nodes[0].api().create_webhook(&world.receiver.url(), json!({"max_in_flight": cap})).await;
+        let hook = json!({"max_in_flight": cap, "state": "paused"});
+        let webhook = world.nodes[0].api().create_webhook(&world.receiver.url(), hook).await;
         world.publish(60).await;
+        let resume = format!("/v1/webhooks/{}/resume", id(&webhook));
+        world.nodes[0].api().post(&resume, json!({})).await.expect(200);
         let arrivals = world.receiver.wait_for(60).await;
         let under_way =
             |at: Instant| arrivals.iter().filter(|one| one.at <= at && at < one.at + EACH).count();
         let most = arrivals.iter().map(|arrival| under_way(arrival.at)).max().unwrap();
         assert!(most <= cap, "{most} at once, where {cap} may be");
         assert_eq!(most, cap, "what may be used is used");
-        assert_eq!(world.senders().await.len(), 3, "with {cap} at once every node has its turn");
+        all_over(&world.nodes[0].api()).await;
     }
 }
 
@@ -309,6 +319,9 @@ async fn what_a_person_decided_outlives_redis() {
     }
     world.redis.command(&["FLUSHALL"]).await;
     world.publish(3).await;
+    for node in &world.nodes {
+        node.api().eventually("the same in a Redis that has forgotten it", &health, forced).await;
+    }
     assert_eq!(world.receiver.count(), 0, "nothing goes out while somebody forbids it");
     // Without Redis it is reset, and Redis hears of that when it is back.
     world.redis.stop().await;
@@ -326,6 +339,92 @@ async fn what_a_person_decided_outlives_redis() {
     }
     world.publish(3).await;
     world.receiver.wait_for(12).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_person_decided_without_redis_counts_in_one_that_remembers_otherwise() {
+    let (database, redis) = (Postgres::shared().await, Redis::start().await);
+    let proxy = Proxy::to(redis.address()).await;
+    let mut nodes = start(&database.url(), &redis.url_through(&proxy), &[]).await;
+    let receiver = Receiver::start().await;
+    let webhook = nodes[0].api().create_webhook(&receiver.url(), Value::Null).await;
+    let (health, act) = (
+        format!("/v1/webhooks/{}/health", id(&webhook)),
+        format!("/v1/webhooks/{}/circuit-breaker", id(&webhook)),
+    );
+    // Redis remembers a circuit that has moved, and is closed.
+    for action in ["force_open", "reset"] {
+        nodes[0].api().patch(&act, json!({"action": action})).await.expect(200);
+    }
+    proxy.refuse();
+    for node in &nodes {
+        shares(node, false).await;
+    }
+    nodes[1].api().patch(&act, json!({"action": "force_open"})).await.expect(200);
+    // Whoever has decided it is gone when Redis is back, and another one has only read of it.
+    nodes[1].kill();
+    nodes[2].restart().await;
+    proxy.pass();
+    for node in [&nodes[0], &nodes[2]] {
+        shares(node, true).await;
+        let forced = |health: &Value| health["circuit"]["forced"]["open"] == true;
+        node.api().eventually("a circuit that is forced open", &health, forced).await;
+    }
+    nodes[2].api().patch(&act, json!({"action": "reset"})).await.expect(200);
+    nodes[0].api().publish("fleet.test", json!({})).await;
+    receiver.wait_for(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_takes_no_writes_counts_as_away() {
+    let (database, redis) = (Postgres::shared().await, Redis::start().await);
+    // A replica of nothing answers, and lets nobody write.
+    redis.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    let node = Redrive::start_with(node(&database.url(), "a").arg("--redis").arg(redis.url())).await;
+    shares(&node, false).await;
+    let receiver = Receiver::start().await;
+    let limit = json!({"rate_limit": {"requests_per_minute": 6_000, "burst": 10}});
+    node.api().create_webhook(&receiver.url(), limit).await;
+    for n in 0..20 {
+        node.api().publish("fleet.test", json!({"n": n})).await;
+    }
+    receiver.wait_for(20).await;
+    redis.command(&["REPLICAOF", "NO", "ONE"]).await;
+    shares(&node, true).await;
+    // It changes its mind under load.
+    let load = Load::start(vec![node.api()], 4, Duration::from_millis(10));
+    receiver.wait_for(60).await;
+    redis.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    shares(&node, false).await;
+    let before = receiver.count();
+    receiver.wait_for(before + 40).await;
+    load.finish().await;
+    let lines = node.output().lines().filter(|line| line.contains("Redis")).count();
+    assert!(lines <= 4, "it is said once:\n{}", node.output());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cap_that_is_lowered_holds_and_a_node_that_stops_leaves_its_slots() {
+    const EACH: Duration = Duration::from_millis(100);
+    let mut world = world(&[]).await;
+    world.receiver.answer_with(|_| Reply::status(200).after(EACH));
+    let webhook =
+        world.nodes[0].api().create_webhook(&world.receiver.url(), json!({"max_in_flight": 9})).await;
+    world.publish(90).await;
+    world.receiver.wait_for(30).await;
+    let path = format!("/v1/webhooks/{}", id(&webhook));
+    world.nodes[0].api().patch(&path, json!({"max_in_flight": 2})).await.expect(200);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let settled = Instant::now();
+    world.nodes[2].signal("TERM");
+    world.nodes[2].wait_exit(Duration::from_secs(20)).await;
+    let before = world.receiver.count();
+    world.receiver.wait_for((before + 20).min(90)).await;
+    let arrivals = world.receiver.wait_for(90).await;
+    let late: Vec<_> = arrivals.iter().filter(|arrival| arrival.at > settled).collect();
+    let under_way = |at: Instant| late.iter().filter(|one| one.at <= at && at < one.at + EACH).count();
+    let most = late.iter().map(|arrival| under_way(arrival.at)).max().unwrap_or(0);
+    assert!(most <= 2, "{most} at once, where 2 may be");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -448,7 +547,8 @@ async fn every_key_in_redis_ends_by_itself() {
     assert!(keys.lines().count() >= 4, "{keys}");
     for key in keys.lines() {
         let left = world.redis.command(&["PTTL", key]).await;
-        assert!(left.trim().parse::<i64>().unwrap() > 0, "{key}: {left}");
+        // It may have ended meanwhile.
+        assert_ne!(left.trim(), "-1", "{key} never ends");
     }
 }
 

@@ -119,8 +119,13 @@ impl Inner {
             .collect();
         let grants = self.coordination.admit(&asks, now);
         drop(asks);
-        let grants = grants.into_iter().map(|grant| (grant, None));
-        self.start_granted(known.into_iter().zip(grants), now)
+        // Without Redis each node has its part; what is under way by then Redis hears of when it is back.
+        let count = |hook: &Hook| self.shared.as_ref().map(|shared| shared.slots.count(hook.id));
+        let granted = known.into_iter().zip(grants).map(|((ready, hook), grant)| {
+            let slot = matches!(grant, Grant::Go { .. }).then(|| count(&hook)).flatten();
+            ((ready, hook), (grant, slot))
+        });
+        self.start_granted(granted, now)
     }
 
     /// Starts those that nothing limits and nothing is known against, if this node holds a slot for them, and asks
@@ -135,12 +140,12 @@ impl Inner {
         for (ready, hook) in known {
             match self.coordination.says(&hook, now) {
                 Says::Wait(grant) => waits.push(((ready, hook), (grant, None))),
-                Says::Go => match shared.slots.take(hook.id) {
+                Says::Go => match shared.slots.take(hook.id, hook.max_in_flight) {
                     slot @ Some(_) => self.spawn(ready, Pass { hook, probe: None, circuit: CLOSED, slot }),
                     None => asked.push((ready, hook, None)),
                 },
                 Says::Ask => {
-                    let slot = shared.slots.take(hook.id);
+                    let slot = shared.slots.take(hook.id, hook.max_in_flight);
                     asked.push((ready, hook, slot));
                 }
             }

@@ -5,16 +5,17 @@
 
 use std::{sync::Arc, time::Duration};
 
+use redis::{ErrorKind, RedisError};
 use redrive_core::{Time, breaker::Call, limiter::RateLimit};
 use redrive_store::Hint;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::{
     Engine, Inner,
     clock::ticks,
     coordination::{
         Changed, Learnt, Report,
-        redis::{Ear, Heard, Link, News, Shared, Token},
+        redis::{Ear, Heard, Link, News, Shared, Taken, Token},
     },
     registry::Hook,
 };
@@ -25,9 +26,15 @@ const BREATH: Duration = Duration::from_millis(1);
 const LAZY: Duration = Duration::from_millis(20);
 /// How often Redis is asked whether it is there, if nothing else is asked.
 const BEAT: Duration = Duration::from_secs(1);
+/// How long the end of a node waits for Redis.
+const GOODBYE: Duration = Duration::from_millis(500);
 /// Between two tries to reach Redis.
 const AGAIN: Duration = Duration::from_millis(250);
 const AGAIN_AT_MOST: Duration = Duration::from_secs(3);
+/// A Redis that answered for so long was there.
+const STEADY: Duration = Duration::from_secs(2);
+/// After so long without news they are asked for anew.
+const SILENT: Duration = Duration::from_secs(30);
 /// Things carried out by one batch.
 const MOST: usize = 1_000;
 /// For so long a node may be without Redis, right after its start for instance, and nobody has to care.
@@ -63,32 +70,35 @@ impl Inner {
 
     /// Keeps in touch with Redis for as long as the engine runs.
     pub(crate) async fn keep_sharing(self: Arc<Self>, shared: Arc<Shared>, mut link: Link) {
-        let mut away_since = ticks();
-        let mut wait = AGAIN;
-        let mut said = false;
-        while !self.stop.is_cancelled() {
-            if let Err(error) = link.connect().await {
-                if !said {
-                    said = true;
-                    tracing::warn!(%error, "Redis does not answer; this node goes by what it knows until it does");
+        let (mut away_since, mut wait) = (ticks(), AGAIN);
+        // What was said last, so that a Redis that comes and goes is worth two lines and no more.
+        let (mut said_away, mut said_back) = (None, false);
+        let server = link.server();
+        loop {
+            match link.connect(self.clock.now()).await {
+                Ok(()) => {
+                    self.return_to(&shared, ticks().saturating_sub(away_since)).await;
+                    if !said_back {
+                        tracing::info!(server, "Redis answers: limits and circuits are shared through it");
+                    }
+                    let began = ticks();
+                    let Some((error, unanswered)) = self.serve(&shared, &mut link).await else { return };
+                    away_since = ticks();
+                    self.go_alone(&shared, unanswered);
+                    let steady = away_since.saturating_sub(began) >= STEADY;
+                    said_back = !steady;
+                    if steady {
+                        (wait, said_away) = (AGAIN, None);
+                    }
+                    say_away(&server, &error, &mut said_away);
                 }
-                tokio::select! {
-                    () = sleep(wait) => {}
-                    () = self.stop.cancelled() => return,
-                }
-                wait = (wait * 2).min(AGAIN_AT_MOST);
-                continue;
+                Err(error) => say_away(&server, &error, &mut said_away),
             }
-            self.return_to(&shared, ticks().saturating_sub(away_since)).await;
-            let error = self.serve(&shared, &mut link).await;
-            (away_since, wait, said) = (ticks(), AGAIN, true);
-            self.go_alone(&shared);
-            match error {
-                Some(error) => {
-                    tracing::warn!(%error, "Redis is away; this node goes by what it knows until it is back");
-                }
-                None => return,
+            tokio::select! {
+                () = sleep(wait) => {}
+                () = self.stop.cancelled() => return,
             }
+            wait = (wait * 2).min(AGAIN_AT_MOST);
         }
     }
 
@@ -116,14 +126,16 @@ impl Inner {
         self.metrics.redis_up.set(1);
         self.metrics.redis_fallback.set(0);
         self.fleet.news.missed_some();
-        tracing::info!("Redis answers: limits and circuits are shared through it");
     }
 
-    /// Redis is away: this node goes by itself, as one of a fleet without Redis.
-    fn go_alone(self: &Arc<Self>, shared: &Arc<Shared>) {
-        shared.end();
+    /// Redis is away: this node goes by itself, as one of a fleet without Redis. Only then those hear of it that wait
+    /// for an answer, and whatever they begin goes by the rules of that fleet.
+    fn go_alone(self: &Arc<Self>, shared: &Arc<Shared>, unanswered: Taken) {
+        shared.close();
         self.coordination.go_alone(self.clock.now());
         self.shares.set_whole(false);
+        drop(unanswered);
+        shared.clear();
         self.metrics.redis_up.set(0);
         self.metrics.redis_fallback.set(1);
         self.shares_changed();
@@ -133,11 +145,11 @@ impl Inner {
     }
 
     /// Carries batches until Redis answers no more, or the engine stops.
-    async fn serve(self: &Arc<Self>, shared: &Arc<Shared>, link: &mut Link) -> Option<redis::RedisError> {
+    async fn serve(self: &Arc<Self>, shared: &Arc<Shared>, link: &mut Link) -> Option<(RedisError, Taken)> {
         let hearing = tokio::spawn(self.clone().keep_hearing(shared.clone(), link.ear()));
         let mut began: Option<Time> = None;
         let mut sent = ticks();
-        let error = loop {
+        let ended = loop {
             tokio::select! {
                 () = shared.posted() => {}
                 () = sleep(LAZY) => {}
@@ -156,17 +168,18 @@ impl Inner {
                     }
                     if began.replace(memory).is_some_and(|before| before != memory) {
                         // It has lost its memory: it is told what is known here.
+                        shared.tell_slots_again();
                         for hook in self.coordination.troubled(&|webhook| self.registry.hook(webhook)) {
                             shared.look_soon(hook);
                         }
                     }
                 }
-                Err(error) => break Some(error),
+                Err(failed) => break Some(failed),
             }
             sleep(BREATH).await;
         };
         hearing.abort();
-        error
+        ended
     }
 
     /// Acts on what was learnt about a circuit.
@@ -191,7 +204,8 @@ impl Inner {
                 // Something may have been told while nobody listened.
                 self.alarm.ring();
                 self.fleet.news.is_there();
-                while let Some(news) = hearing.next().await {
+                // A connection that is silent for long may be none.
+                while let Ok(Some(news)) = timeout(SILENT, hearing.next()).await {
                     match news {
                         News::Work => self.alarm.ring(),
                         News::Change => self.fleet.news.is_there(),
@@ -215,7 +229,57 @@ impl Inner {
     }
 }
 
+/// Says that Redis is away, once for each reason.
+fn say_away(server: &str, error: &RedisError, said: &mut Option<String>) {
+    // Some are told in several lines.
+    let reason = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+    if said.as_deref() != Some(&reason) {
+        let advice = advice(error);
+        tracing::warn!(
+            server,
+            reason,
+            "Redis is away; this node goes by what it knows until it is back{}{advice}",
+            if advice.is_empty() { "" } else { ". What to do: " }
+        );
+        *said = Some(reason);
+    }
+}
+
+/// What to do about it, where that is known.
+fn advice(error: &RedisError) -> &'static str {
+    let text = error.to_string();
+    let has = |word: &str| text.contains(word);
+    if error.kind() == ErrorKind::AuthenticationFailed
+        || has("NOAUTH")
+        || has("WRONGPASS")
+        || has("unauthenticated")
+    {
+        "check the user in redis.url and its redis.password or redis.password_file"
+    } else if has("NoPerm") || has("NOPERM") {
+        "give the user the keys and channels that begin with redis.namespace; see docs/operations/redis.md"
+    } else if has("READONLY") || has("ReadOnly") {
+        "let redis.url lead to the primary, not to a replica"
+    } else if has("OOM") || has("maxmemory") {
+        "raise the server's maxmemory"
+    } else {
+        ""
+    }
+}
+
 impl Engine {
+    /// Gives back what this node holds of what all share, as far as that can be done at once.
+    pub(crate) async fn give_up_shared(&self) {
+        if let Some(shared) = self.0.shared() {
+            // If it fails it ends by itself, a little later.
+            let _ = timeout(GOODBYE, shared.give_up()).await;
+        }
+    }
+
+    /// Whether Redis answers; none where there is none.
+    pub fn redis_up(&self) -> Option<bool> {
+        self.0.shared.as_ref().map(|shared| shared.is_up())
+    }
+
     /// Whether there is a Redis that does not answer, so that every node goes by itself.
     pub fn is_in_fallback(&self) -> bool {
         self.0.shared.as_ref().is_some_and(|shared| !shared.is_up())

@@ -101,6 +101,7 @@ impl Engine {
             tokio::spawn(inner.clone().rescue_all());
         }
         if let (Some(link), Some(common)) = (link, inner.shared.clone()) {
+            inner.coordination.go_alone(inner.clock.now());
             inner.metrics.redis_fallback.set(1);
             inner.hint_through(&common);
             tokio::spawn(inner.clone().keep_sharing(common, link));
@@ -152,6 +153,7 @@ impl Engine {
     pub async fn stop(&self) {
         let inner = &self.0;
         inner.flush_health().await;
+        self.give_up_shared().await;
         inner.stop.cancel();
         inner.beats_no_more().await;
         let epoch = inner.fleet.term().epoch;

@@ -111,7 +111,7 @@ pub trait Nodes {
     /// Has `call` called, soon and at most a few hundred times a second, when another node (or this one) has
     /// given cause to look: a hint, which may be lost. It must not block.
     fn on_hint(&self, call: Box<dyn Fn(Hint) + Send + Sync>);
-    /// Has `carry` take hints to the other nodes in the store's stead; false from it: it cannot just now.
+    /// Has `carry` take hints to the other nodes in the store's stead, each of them; false from it: it cannot just now.
     fn carry_hints(&self, carry: Box<dyn Fn(Hint) -> bool + Send + Sync>);
 }
 

@@ -27,7 +27,7 @@ pub(super) struct Known {
     pub(super) newer: bool,
     /// What Redis counted when it was last asked to show it.
     pub(super) counts: Option<Counts>,
-    /// Probes of a trial in Redis that came back, and those of them that were good.
+    /// Probes of a trial in Redis that were sent, and those of them that came back good.
     pub(super) trial: Option<(u32, u32)>,
     /// For which token something waited, and until when.
     pub(super) token: Option<(Scope, Time)>,

@@ -156,7 +156,6 @@ pub(super) fn facts(hook: &Hook, now: Time) -> Facts<'_> {
 }
 
 impl Local {
-    /// See the module.
     /// Which of these may be sent now: one grant for each, in their order. A grant takes its tokens.
     pub(crate) fn admit(&self, asks: &[Ask<'_>], now: Time) -> Vec<Grant> {
         let global = self.shares.global();
@@ -324,6 +323,7 @@ impl Local {
             held_until: runtime.hold_until,
             failing_since: runtime.failing_since,
             next_tick,
+            newer: matches!(state.sharing, Sharing::Alone(_)),
             ..Known::of(runtime.tenant, circuit, state.fresh_bucket())
         };
         state.soonest = earlier(state.soonest, known.next_tick);
@@ -366,6 +366,8 @@ impl Local {
             return Learnt::Unsure;
         }
         let before = known.hindrance(hook, now);
+        // What others decided without Redis it is told when it is back: they may be gone by then.
+        let alone = matches!(state.sharing, Sharing::Alone(_));
         // Nobody takes back what an endpoint asked for.
         known.held_until = known.held_until.max(stored.as_ref().and_then(|stored| stored.hold_until));
         let here = known.circuit.saved();
@@ -378,12 +380,16 @@ impl Local {
             // Made here, or learnt before: its probes go on.
             Some(circuit) if circuit.generation == here.generation => {}
             // Nobody knows the probes of a trial that was in Redis: without it the circuit counts as closed.
-            Some(circuit) if matches!(state.sharing, Sharing::Alone(_)) && circuit.is_on_trial() => {
-                known.circuit = Circuit::new(now);
+            Some(circuit) if alone && circuit.is_on_trial() => known.circuit = Circuit::new(now),
+            Some(circuit) => {
+                known.circuit = Circuit::restore(circuit, now);
+                known.newer = alone;
             }
-            Some(circuit) => known.circuit = Circuit::restore(circuit, now),
             None if here.is_default() => {}
-            None => known.circuit = Circuit::new(now),
+            None => {
+                known.circuit = Circuit::new(now);
+                known.newer = alone;
+            }
         }
         known.next_tick = known.circuit.next_tick(&hook.breaker);
         state.soonest = earlier(state.soonest, known.next_tick);

@@ -293,6 +293,12 @@ impl Dispatch {
         self.state.lock().reserve_for_tickets(whom, lane, most)
     }
 
+    /// Whether so many deliveries of a lane find no room just now, which may soon be otherwise. Not if the lane is
+    /// behind: what is older comes first then.
+    pub(crate) fn is_full_for(&self, key: &LaneKey, count: usize) -> bool {
+        self.state.lock().is_full_for(key, count)
+    }
+
     /// Takes in what was leased by tickets. `room` was reserved.
     pub(crate) fn taken(&self, room: &LaneRoom, deliveries: Vec<Ready>) -> Moves {
         let state = &mut *self.state.lock();

@@ -181,6 +181,12 @@ impl State {
         LaneRoom::new(key, room)
     }
 
+    pub(super) fn is_full_for(&self, key: &LaneKey, count: usize) -> bool {
+        let Some(hook) = self.hooks.get(&key.webhook) else { return false };
+        let behind = hook.position(&key.lane).is_some_and(|at| hook.lanes[at].backlog);
+        !behind && self.room_for(key.webhook, &key.lane) < count
+    }
+
     pub(super) fn reserve_for_tickets(&mut self, whom: Whom<'_>, lane: &Lane, most: usize) -> usize {
         let at = self.enter(whom).lane(lane);
         let room = match self.hooks.get(&whom.webhook).is_some_and(|hook| hook.lanes[at].backlog) {

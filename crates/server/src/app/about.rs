@@ -41,6 +41,10 @@ pub struct About<'a> {
     pub epoch: Epoch,
     /// All nodes of a shared store, this one too; none if the store is its own.
     pub nodes: Vec<Node>,
+    /// Whether Redis answers; none where there is none.
+    pub redis: Option<bool>,
+    /// Whether the broker of tickets is there; none where there is none.
+    pub broker: Option<bool>,
     /// How much is in the store; none if that cannot be told quickly.
     pub vitals: Option<Vitals>,
 }
@@ -56,6 +60,8 @@ impl App {
             load: self.engine.load(),
             epoch: self.engine.epoch(),
             nodes: self.engine.nodes().await?,
+            redis: self.engine.redis_up(),
+            broker: self.engine.broker_up(),
             vitals: vitals.ok().and_then(Result::ok),
         })
     }

@@ -46,6 +46,8 @@ const LONGEST_FOR_QUOTA: Duration = Duration::from_secs(10);
 const WORKED: Duration = Duration::from_secs(10);
 /// How long an end may take that nobody waits for.
 const GOODBYE: Duration = Duration::from_secs(2);
+/// How long the end of a source waits for messages to be acknowledged or put away, once all are published.
+const LAST_REJECTS: Duration = Duration::from_secs(2);
 /// How long publishes may take whose messages are lost: they may come again meanwhile.
 const LOOSE_ENDS: Duration = Duration::from_secs(10);
 
@@ -312,11 +314,13 @@ impl<'a> Intake<'a> {
                 };
                 let acker = pending.message.acker;
                 self.closing.push(ack(acker).boxed());
+                self.is_trying = false;
                 self.go_on();
             }
             Err(error) => match verdict(error.clone()) {
                 Verdict::Reject(reason) => {
                     self.reject(pending.message, reason);
+                    self.is_trying = false;
                     self.go_on();
                 }
                 Verdict::Wait(at_least) => self.wait(pending, at_least, &error),
@@ -349,7 +353,11 @@ impl<'a> Intake<'a> {
 
     /// One has got through: those that wait follow, in their order, unless some are under way that may yet fail.
     fn go_on(&mut self) {
-        if self.held.is_empty() || !self.publishing.is_empty() {
+        if !self.publishing.is_empty() {
+            return;
+        }
+        if self.held.is_empty() {
+            self.backoff.reset();
             return;
         }
         if !self.backoff.is_fresh() {
@@ -397,6 +405,8 @@ impl<'a> Intake<'a> {
                         result => self.settle(pending, result),
                     },
                     Some(_) = self.closing.next() => {}
+                    // A message that cannot be put away stays in its queue: nobody has to wait for that.
+                    () = sleep(LAST_REJECTS), if self.publishing.is_empty() => break,
                     else => break,
                 }
             }

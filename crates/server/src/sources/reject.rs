@@ -89,10 +89,8 @@ impl Rejects {
                 Some(_) => Err("there is no such queue".into()),
                 None => Ok(()),
             },
-            Err(error) => {
-                *self.channel.lock().await = None;
-                Err(said(&error))
-            }
+            // One that is broken is not used again: see `channel`.
+            Err(error) => Err(said(&error)),
         }
     }
 

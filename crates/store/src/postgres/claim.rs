@@ -258,6 +258,11 @@ impl Chosen {
         self.taken.values().flat_map(|taking| &taking.deliveries)
     }
 
+    /// What is leased by this, with the times at which it was due.
+    fn leases(&self) -> Vec<(DeliveryId, Time)> {
+        self.deliveries().map(|one| (one.id, one.due)).collect()
+    }
+
     /// Keeps only these. False if that would tear an order apart.
     fn keep(&mut self, moved: &BTreeSet<DeliveryId>) -> bool {
         for ((_, lane), taking) in &mut self.taken {
@@ -301,8 +306,8 @@ impl Claiming<'_> {
             return Ok(None);
         };
         let mut chosen = self.choose(&tx, &locked).await?;
-        *leased.lock() = chosen.deliveries().map(|one| (one.id, one.due)).collect();
-        self.carry(&tx, &mut chosen).await?;
+        *leased.lock() = chosen.leases();
+        self.carry(&tx, &mut chosen, leased).await?;
         let mut taken = chosen.taken;
         let claims = self.lanes.iter().map(|room| {
             let Given { deliveries, more } = taken.remove(&code(&room.key)).unwrap_or_default();
@@ -398,7 +403,12 @@ impl Claiming<'_> {
     }
 
     /// Carries out what was chosen, and commits.
-    async fn carry(&self, tx: &Session, chosen: &mut Chosen) -> Result<(), Failure> {
+    async fn carry(
+        &self,
+        tx: &Session,
+        chosen: &mut Chosen,
+        leased: &parking_lot::Mutex<Vec<(DeliveryId, Time)>>,
+    ) -> Result<(), Failure> {
         if !chosen.homes.is_empty() {
             let homes: Vec<_> = chosen.homes.iter().map(|webhook| Col(*webhook)).collect();
             if tx.execute(MAKE_HOME, &[&homes, &self.epoch.0]).await? < homes.len() as u64 {
@@ -427,6 +437,8 @@ impl Claiming<'_> {
             if !chosen.keep(&moved) {
                 return Err(Failure::Passing);
             }
+            // If the commit is left in doubt, only these may be given back.
+            *leased.lock() = chosen.leases();
         }
         let_go?;
         held?;

@@ -76,16 +76,14 @@ impl Hints {
         }
     }
 
-    /// Whom to tell; the first one counts.
-    pub(super) fn tell(&self, call: Call) {
-        let _ = self.board.call.set(call);
-    }
-}
-
-impl Hints {
     /// Who takes hints to the others; the first one counts.
     pub(super) fn carry(&self, carry: Carry) {
         let _ = self.board.carry.set(carry);
+    }
+
+    /// Whom to tell; the first one counts.
+    pub(super) fn tell(&self, call: Call) {
+        let _ = self.board.call.set(call);
     }
 }
 

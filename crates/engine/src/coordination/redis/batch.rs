@@ -92,7 +92,7 @@ impl Taken {
     /// Whether there is nothing to say.
     pub(crate) fn is_empty(&self) -> bool {
         let Batch { drain, work, change, webhooks, tokens, .. } = &self.batch;
-        !(*drain || *work || *change) && webhooks.is_empty() && tokens.is_empty()
+        !(*drain || *work || *change) && webhooks.is_empty() && tokens.is_empty() && self.waiters.is_empty()
     }
 
     pub(super) fn written(&self) -> String {
@@ -117,7 +117,6 @@ impl Taken {
             let known = local.presented(hook.id);
             section.policy = Some(Policy::from(&*hook.breaker));
             section.knows = known.as_ref().map_or(0, |known| known.saved.generation);
-            section.newer = known.as_ref().is_some_and(|known| known.newer);
             section.saved = known
                 .filter(|known| known.newer || !known.saved.is_default())
                 .map(|known| Saved::from(&known.saved));
@@ -160,6 +159,7 @@ impl Taken {
                 self.section(&hook, local).1.look = true;
                 self.waiters.extend(answer.map(Waiter::Look));
             }
+            Op::Tell(answer) => self.waiters.push(Waiter::Look(answer)),
             Op::Token(name, limit, answer) => {
                 self.batch.tokens.push(Limit::new(limit, name));
                 self.waiters.push(Waiter::Token(self.batch.tokens.len() - 1, answer));
@@ -219,17 +219,17 @@ impl Taken {
                     });
                     drop(to.send(given.collect()));
                 }
+                // A move that nobody is there for any more is stored like one that nobody waited for.
                 Waiter::Report(place, to) => {
-                    let heard = heard.get_mut(place).and_then(Option::as_mut);
-                    let reported = heard.map_or(Reported::default(), |heard| Reported {
-                        moved: heard.moved.take(),
-                        trickle: heard.trickle,
-                    });
-                    drop(to.send(reported));
+                    if let Some(Some(heard)) = heard.get_mut(place) {
+                        let reported = Reported { moved: heard.moved.take(), trickle: heard.trickle };
+                        heard.moved = to.send(reported).err().and_then(|back| back.moved);
+                    }
                 }
                 Waiter::Act(place, to) => {
-                    let heard = heard.get_mut(place).and_then(Option::as_mut);
-                    drop(to.send(heard.and_then(|heard| heard.moved.take())));
+                    if let Some(Some(heard)) = heard.get_mut(place) {
+                        heard.moved = to.send(heard.moved.take()).err().flatten();
+                    }
                 }
                 Waiter::Look(to) => drop(to.send(())),
                 Waiter::Token(index, to) => {

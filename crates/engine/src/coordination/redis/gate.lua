@@ -11,7 +11,7 @@ local PARTS, LONGEST_SLEEP, ROUNDING = 10, 86400000, 1e-9
 local TOKEN, DISORDER = 60000, 1000
 local CATEGORY_MOST, TOTAL_MOST = 65535, 4294967295
 local ANSWER_KEPT, SLOTS_KEPT, WAITING_KEPT = 60000, 15000, 1000
-local HOUR, WEEK = 3600000, 604800000
+local HOUR, WEEK, DRAIN_AGAIN = 3600000, 604800000, 60000
 
 local answered = redis.call('GET', NS .. 'answer:' .. ME)
 if answered then
@@ -24,10 +24,11 @@ local batch = cjson.decode(ARGV[3])
 -- When this memory began, or a node came back that had gone by itself for a while: nobody knows what was taken
 -- before, so every bucket counts as empty at that time.
 local began = tonumber(redis.call('GET', NS .. 'began') or '')
-if batch.drain or not began then
+if not began or batch.drain and NOW - began > DRAIN_AGAIN then
   began = NOW
-  redis.call('SET', NS .. 'began', string.format('%.0f', NOW), 'PX', '604800000')
+  redis.call('SET', NS .. 'began', string.format('%.0f', NOW))
 end
+redis.call('PEXPIRE', NS .. 'began', '604800000')
 
 local function text(number) return string.format('%.0f', number) end
 
@@ -50,10 +51,11 @@ local function bucket(name)
   return known
 end
 
--- What has not come back yet, and as of when.
+-- What has not come back yet, and as of when. Callers of the API are not held back for what nobody knows.
 local function spent(held, limit)
   local rate, capacity = math.max(limit[1], 1), limit[2] * TOKEN
   local since_began = math.max(0, capacity - math.max(0, NOW - began) * rate)
+  if string.sub(limit[3], 1, 4) == 'key:' then since_began = 0 end
   if held.at - NOW > DISORDER then return since_began, NOW end
   local taken = held.spent
   if held.burst ~= limit[2] then taken = math.min(taken, capacity) end
@@ -397,7 +399,7 @@ local function slots(id, cap, hold, need)
   local claimants = 0
   for _ in pairs(nodes) do claimants = claimants + 1 end
   -- What it held and did not renew in time is somebody else's now.
-  local held = math.min(hold, mine or math.max(0, cap - others))
+  local held = math.min(hold, mine or cap, math.max(0, cap - others))
   local free = math.max(0, cap - others - held)
   local give = 0
   if need > 0 and waiting == 0 then
@@ -473,7 +475,7 @@ local function carry_out(section)
   if stored then circuit = cmsgpack.unpack(stored) end
   -- A node that remembers more than this memory is believed.
   local forgotten = not circuit or circuit.made_up
-  if section.saved and (forgotten or section.newer and section.saved.generation > circuit.generation) then
+  if section.saved and (forgotten or section.saved.generation > circuit.generation) then
     circuit = Circuit.restore(section.saved, categories)
     circuit.changed = true
   elseif not circuit then

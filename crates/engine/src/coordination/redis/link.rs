@@ -67,8 +67,19 @@ impl Link {
         })
     }
 
-    /// Connects, and has the script ready.
-    pub(crate) async fn connect(&mut self) -> Result<(), RedisError> {
+    /// The server, without what is secret.
+    pub(crate) fn server(&self) -> String {
+        self.client.get_connection_info().addr().to_string()
+    }
+
+    /// Connects, and sees whether the script can be run: a replica for instance would not let it write.
+    pub(crate) async fn connect(&mut self, now: Time) -> Result<(), RedisError> {
+        self.reconnect().await?;
+        self.number += 1;
+        self.carry("{}", now).await.map(drop)
+    }
+
+    async fn reconnect(&mut self) -> Result<(), RedisError> {
         self.connection = None;
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.timeout))
@@ -80,23 +91,29 @@ impl Link {
     }
 
     /// Has a batch carried out, and hands its answer round. If the connection breaks meanwhile it is sent once more:
-    /// nothing happens twice. Gives what was learnt beside, and when Redis began to remember.
+    /// nothing happens twice. Gives what was learnt beside, and when Redis began to remember; or the batch, unanswered.
     pub(crate) async fn send(
         &mut self,
         taken: Taken,
         shared: &Shared,
         now: Time,
-    ) -> Result<(Vec<Heard>, Time), RedisError> {
+    ) -> Result<(Vec<Heard>, Time), (RedisError, Taken)> {
         self.number += 1;
         let written = taken.written();
         let answer = match self.carry(&written, now).await {
-            Err(error) if error.kind() != ErrorKind::Server(redis::ServerErrorKind::ResponseError) => {
-                self.connect().await?;
-                self.carry(&written, now).await?
-            }
-            answer => answer?,
+            Err(_) => self.carry_again(&written, now).await,
+            answer => answer,
         };
-        Ok(taken.apply(&answer, &shared.slots, &shared.local))
+        match answer {
+            Ok(answer) => Ok(taken.apply(&answer, &shared.slots, &shared.local)),
+            // Whoever waits learns of it when everything is ready for that.
+            Err(error) => Err((error, taken)),
+        }
+    }
+
+    async fn carry_again(&mut self, written: &str, now: Time) -> Result<Answered, RedisError> {
+        self.reconnect().await?;
+        self.carry(written, now).await
     }
 
     async fn carry(&mut self, written: &str, now: Time) -> Result<Answered, RedisError> {

@@ -74,6 +74,8 @@ enum Op {
     Act(Arc<Hook>, CircuitAction, oneshot::Sender<Option<Moved>>),
     Look(Arc<Hook>, Option<oneshot::Sender<()>>),
     Token(String, RateLimit, oneshot::Sender<Token>),
+    /// Only to know that what was said before is known.
+    Tell(oneshot::Sender<()>),
 }
 
 /// What waits for the next round trip.
@@ -116,14 +118,28 @@ impl Shared {
     /// Redis answers. What was taken from buckets while it did not is unknown to it, if it had to be `drain`ed.
     pub(crate) fn begin(&self, drain: bool) {
         self.desk.lock().drain |= drain;
+        self.slots.tell_again();
         self.up.store(true, Relaxed);
     }
 
-    /// Redis does not answer any more: whoever waits for it waits no longer.
-    pub(crate) fn end(&self) {
+    /// Redis does not answer any more: nobody asks it from now on.
+    pub(crate) fn close(&self) {
+        // Under the lock: what is put on the desk after this would never be taken.
+        let _desk = self.desk.lock();
         self.up.store(false, Relaxed);
-        *self.desk.lock() = Desk::default();
         self.slots.forget_all();
+    }
+
+    /// Whoever waits for an answer waits no longer.
+    pub(crate) fn clear(&self) {
+        let desk = std::mem::take(&mut *self.desk.lock());
+        drop(desk);
+    }
+
+    /// Gives all slots back, and returns when Redis knows.
+    pub(crate) async fn give_up(&self) {
+        self.slots.give_up_all();
+        let _ = self.post(Op::Tell).await;
     }
 
     async fn post<T>(&self, op: impl FnOnce(oneshot::Sender<T>) -> Op) -> Result<T, Away> {
@@ -174,8 +190,9 @@ impl Shared {
 
     /// The same, not waited for.
     pub(crate) fn look_soon(&self, hook: Arc<Hook>) {
+        let desk = &mut *self.desk.lock();
         if self.is_up() {
-            self.desk.lock().ops.push(Op::Look(hook, None));
+            desk.ops.push(Op::Look(hook, None));
             self.posted.notify_one();
         }
     }
@@ -187,10 +204,10 @@ impl Shared {
 
     /// Tells the other nodes that something is due, or has changed. False: it cannot.
     pub(crate) fn hint(&self, work: bool, change: bool) -> bool {
+        let desk = &mut *self.desk.lock();
         if !self.is_up() {
             return false;
         }
-        let desk = &mut *self.desk.lock();
         desk.work |= work;
         desk.change |= change;
         self.posted.notify_one();
@@ -211,6 +228,12 @@ impl Shared {
             self.posted.notify_one();
         }
         Taken::new(desk, &self.slots, &self.local)
+    }
+
+    /// Redis may have forgotten which slots are held.
+    pub(crate) fn tell_slots_again(&self) {
+        self.slots.tell_again();
+        self.posted.notify_one();
     }
 
     /// So many nodes want slots of this webhook, and one of them has none.

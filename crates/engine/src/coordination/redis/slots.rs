@@ -55,29 +55,43 @@ pub(crate) struct Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        if let Some(held) = self.slots.0.lock().get_mut(&self.webhook) {
+        let slots = &mut *self.slots.0.lock();
+        if let Some(held) = slots.get_mut(&self.webhook) {
             held.used = held.used.saturating_sub(1);
             let now = ticks();
             held.give_up(now);
             if held.used == 0 {
                 held.idle_since = Some(now);
+                if held.granted == 0 && !held.changed {
+                    slots.remove(&self.webhook);
+                }
             }
         }
     }
 }
 
 impl Slots {
-    /// One of those that this node holds, if there is one left.
-    pub(crate) fn take(self: &Arc<Self>, webhook: WebhookId) -> Option<Slot> {
+    /// One of those that this node holds, if there is one left, for a webhook that may have so many.
+    pub(crate) fn take(self: &Arc<Self>, webhook: WebhookId, cap: u32) -> Option<Slot> {
         let slots = &mut *self.0.lock();
         let held = slots.get_mut(&webhook)?;
-        let now = ticks();
-        held.give_up(now);
-        (held.used < held.granted).then(|| {
+        held.cap = cap;
+        if held.granted > cap.max(held.used) {
+            held.granted = cap.max(held.used);
+            held.changed = true;
+        }
+        held.give_up(ticks());
+        (held.used < held.granted.min(cap)).then(|| {
             held.used += 1;
             held.idle_since = None;
             Slot { slots: self.clone(), webhook }
         })
+    }
+
+    /// A request that begins without Redis, for it to hear of when it is back.
+    pub(crate) fn count(self: &Arc<Self>, webhook: WebhookId) -> Slot {
+        self.0.lock().entry(webhook).or_default().used += 1;
+        self.granted(webhook)
     }
 
     /// One that was just granted, and counted as used.
@@ -145,6 +159,21 @@ impl Slots {
         tell
     }
 
+    /// Redis may have forgotten, or have never heard, what is under way: it is told.
+    pub(super) fn tell_again(&self) {
+        for held in self.0.lock().values_mut() {
+            held.granted = held.granted.max(held.used);
+            held.changed = true;
+        }
+    }
+
+    /// Nothing more is to be sent from here.
+    pub(super) fn give_up_all(&self) {
+        for held in self.0.lock().values_mut() {
+            (held.granted, held.changed) = (held.used, true);
+        }
+    }
+
     /// Redis is gone, and so is what it granted. What is under way it hears of when it is back.
     pub(super) fn forget_all(&self) {
         self.0.lock().retain(|_, held| {
@@ -170,11 +199,11 @@ mod tests {
     #[test]
     fn what_is_granted_is_used_and_given_up_when_others_wait() {
         let slots = Arc::new(Slots::default());
-        assert!(slots.take(id()).is_none(), "nothing was granted");
+        assert!(slots.take(id(), 4).is_none(), "nothing was granted");
         assert_eq!(slots.tell(id(), 4), 0);
         slots.answered(id(), 0, 0, [4, 1, 0]);
-        let taken: Vec<_> = (0..4).map(|_| slots.take(id()).unwrap()).collect();
-        assert!(slots.take(id()).is_none());
+        let taken: Vec<_> = (0..4).map(|_| slots.take(id(), 4).unwrap()).collect();
+        assert!(slots.take(id(), 4).is_none());
         assert!(!slots.wanted(id(), 2), "what is in use is not given up");
         drop(taken);
         assert_eq!(slots.to_tell(), [(id(), 4)]);

@@ -36,9 +36,6 @@ pub(super) struct Section {
     /// Its circuit as it is known here, unless there is nothing about it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) saved: Option<Saved>,
-    /// It has moved while this node was by itself.
-    #[serde(skip_serializing_if = "is_default")]
-    pub(super) newer: bool,
     #[serde(skip_serializing_if = "is_default")]
     pub(super) succeeded: u32,
     /// The categories of calls that failed, from 1.
@@ -77,7 +74,6 @@ impl Section {
             knows: 0,
             policy: None,
             saved: None,
-            newer: false,
             succeeded: 0,
             failed: Vec::new(),
             probes: Vec::new(),

@@ -1,11 +1,11 @@
 //! Taking tickets: whatever they name and is still there is leased, in one go for all that wait, and handed to
 //! dispatch. Tickets are acknowledged once that is committed.
 //!
-//! A webhook that has no room leaves its deliveries to the store. A node that has none leaves its tickets with the
-//! broker, where their number says how much there is to do.
+//! A webhook that has no room, and gets none in a moment, leaves its deliveries to the store. A node that has none leaves
+//! its tickets with the broker, where their number says how much there is to do.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
@@ -19,7 +19,7 @@ use lapin::{
 };
 use parking_lot::Mutex;
 use redrive_core::{
-    DeliveryId,
+    DeliveryId, WebhookId,
     backoff::Backoff,
     fairness::Turns,
     lane::{CLASSES, Lane, Priority},
@@ -46,6 +46,9 @@ const MOST_TAKEN: usize = 500;
 const MOST_BYTES: usize = 8 << 20;
 /// How long to wait for room, for the store to work again, and between looks at the connection.
 const FOR_ROOM: Duration = Duration::from_millis(10);
+const FOR_WEBHOOK: Duration = Duration::from_millis(250);
+/// For how long a webhook that had no room in that time is not waited for again.
+const SHUNNED: Duration = Duration::from_secs(5);
 const FOR_STORE: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(500);
 /// How often a message that is no ticket is worth a line in the log.
@@ -92,6 +95,9 @@ struct Batch {
 /// What tickets name, by where it waits.
 type Ready = BTreeMap<LaneKey, Vec<DeliveryId>>;
 
+/// Webhooks that had no room for long, and until when nobody waits for them.
+type Shunned = HashMap<WebhookId, Duration>;
+
 impl Inner {
     pub(super) async fn keep_taking(self: Arc<Self>) {
         let Some(office) = &self.tickets else { return };
@@ -136,7 +142,7 @@ impl Inner {
         connection: &Connection,
         tray: &Tray,
     ) -> Result<(), BrokerError> {
-        let mut turns = Turns::default();
+        let (mut turns, mut shunned) = (Turns::default(), Shunned::new());
         loop {
             if self.stop.is_cancelled() || self.dispatch.is_draining() {
                 return Ok(());
@@ -153,18 +159,8 @@ impl Inner {
                 continue;
             }
             let Batch { messages, ready } = office.gather(tray, &mut turns).await;
-            let ready = Arc::new(ready);
-            while !ready.is_empty()
-                && let Err(error) = self.take(ready.clone()).await
-            {
-                tracing::warn!(%error, "what tickets name cannot be taken now");
-                if error == StoreError::Fenced {
-                    self.fleet.alarm();
-                }
-                tokio::time::sleep(FOR_STORE).await;
-                if self.stop.is_cancelled() || self.dispatch.is_draining() {
-                    return Ok(());
-                }
+            if !self.take_all(office, ready, &mut shunned).await {
+                return Ok(());
             }
             for message in messages {
                 // If that fails it comes again, and finds nothing.
@@ -173,20 +169,63 @@ impl Inner {
         }
     }
 
+    /// Takes what tickets name. A webhook that has no room and gets on has some in a moment, and the broker keeps the
+    /// rest meanwhile. One that does not is left to the store, and not waited for again for a while. False: the node
+    /// sends nothing new any more.
+    async fn take_all(self: &Arc<Self>, office: &Office, mut ready: Ready, shunned: &mut Shunned) -> bool {
+        let (began, mut said) = (ticks(), false);
+        shunned.retain(|_, until| *until > began);
+        while !ready.is_empty() {
+            let ready_now = Arc::new(std::mem::take(&mut ready));
+            let pause = match self.take(ready_now.clone()).await {
+                Ok(rest) => {
+                    ready = rest;
+                    let late = ticks().saturating_sub(began) >= FOR_WEBHOOK;
+                    ready.retain(|key, named| {
+                        let leave = late || shunned.contains_key(&key.webhook);
+                        if leave {
+                            office.figures.left.inc_by(named.len() as u64);
+                            shunned.entry(key.webhook).or_insert(began + SHUNNED);
+                        }
+                        !leave
+                    });
+                    FOR_ROOM
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut said, true) {
+                        tracing::warn!(%error, "what tickets name cannot be taken now");
+                    }
+                    if error == StoreError::Fenced {
+                        self.fleet.alarm();
+                    }
+                    ready = Arc::unwrap_or_clone(ready_now);
+                    FOR_STORE
+                }
+            };
+            if !ready.is_empty() {
+                tokio::time::sleep(pause).await;
+                if self.stop.is_cancelled() || self.dispatch.is_draining() {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
     /// Leases what tickets name, as far as there is room, and hands it to dispatch. A task of its own: what was leased
-    /// must get there, whoever still waits for it.
-    async fn take(self: &Arc<Self>, ready: Arc<Ready>) -> Result<(), StoreError> {
+    /// must get there, whoever still waits for it. Gives what has no room just now.
+    async fn take(self: &Arc<Self>, ready: Arc<Ready>) -> Result<Ready, StoreError> {
         let inner = self.clone();
         let taking = tokio::spawn(async move {
-            let Some(office) = &inner.tickets else { return Ok(()) };
+            let Some(office) = &inner.tickets else { return Ok(Ready::new()) };
             inner.take_named(office, &ready).await
         });
         taking.await.unwrap_or_else(|_| Err(StoreError::Unavailable("it was given up".into())))
     }
 
-    async fn take_named(self: &Arc<Self>, office: &Office, named: &Ready) -> Result<(), StoreError> {
+    async fn take_named(self: &Arc<Self>, office: &Office, named: &Ready) -> Result<Ready, StoreError> {
         let term = self.fleet.term();
-        let (mut rooms, mut wanted, mut left) = (Vec::new(), Vec::new(), 0);
+        let (mut rooms, mut wanted, mut left, mut rest) = (Vec::new(), Vec::new(), 0, Ready::new());
         for (key, deliveries) in named {
             let room = match self.room_for_tickets(key, deliveries.len()).await {
                 Ok(room) => room,
@@ -195,18 +234,24 @@ impl Inner {
                     return Err(error);
                 }
             };
-            left += deliveries.len() - room.room;
-            wanted
-                .extend(deliveries[..room.room].iter().map(|id| Wanted { key: key.clone(), delivery: *id }));
+            let (fit, over) = deliveries.split_at(room.room);
+            if !over.is_empty() && self.dispatch.is_full_for(key, 1) {
+                rest.insert(key.clone(), over.to_vec());
+            } else {
+                left += over.len();
+            }
+            wanted.extend(fit.iter().map(|id| Wanted { key: key.clone(), delivery: *id }));
             if room.room > 0 {
                 rooms.push(room);
             }
         }
         if rooms.is_empty() {
             office.figures.left.inc_by(left as u64);
-            return Ok(());
+            return Ok(rest);
         }
         let (now, asked) = (self.clock.now(), wanted.len());
+        let keys: HashMap<DeliveryId, LaneKey> =
+            wanted.iter().map(|wanted| (wanted.delivery, wanted.key.clone())).collect();
         let bytes = self.dispatch.reserve_bytes(MOST_BYTES);
         let taken = self.store.take(term.epoch, now, takes_until(now), wanted, bytes).await;
         let taken = match taken {
@@ -220,10 +265,11 @@ impl Inner {
         office.figures.taken.inc_by(taken.len() as u64);
         office.figures.stale.inc_by((asked - taken.len()) as u64);
         office.figures.left.inc_by(left as u64);
-        let mut by_lane: BTreeMap<LaneKey, Vec<Claimed>> = BTreeMap::new();
+        let mut by_lane: BTreeMap<&LaneKey, Vec<Claimed>> = BTreeMap::new();
         for one in taken {
-            let lane = Lane::Free { priority: one.event.priority, retry: false };
-            by_lane.entry(LaneKey { webhook: one.webhook, lane }).or_default().push(one);
+            if let Some(key) = keys.get(&one.id) {
+                by_lane.entry(key).or_default().push(one);
+            }
         }
         for room in &rooms {
             let claimed = by_lane.remove(&room.key).unwrap_or_default();
@@ -234,7 +280,7 @@ impl Inner {
             self.carry_out(moves);
         }
         self.dispatch.release_bytes(bytes);
-        Ok(())
+        Ok(rest)
     }
 
     /// Reserves room for so many deliveries of a webhook, if this node may send to it just like that.

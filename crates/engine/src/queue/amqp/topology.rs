@@ -97,10 +97,16 @@ pub(super) fn advice(error: &lapin::Error) -> Option<&'static str> {
              made again from the store), or give Redrive another amqp.namespace",
         );
     }
+    if text.contains("Login was refused") {
+        return Some("check the user in amqp.url and its amqp.password or amqp.password_file");
+    }
+    if text.contains("NOT_ALLOWED") || text.contains("vhost") {
+        return Some("check the virtual host, which is the path of amqp.url, and that the user may use it");
+    }
     if text.contains("ACCESS_REFUSED") {
         return Some(
-            "the user needs the permissions to configure, write and read all that begins with the amqp.namespace: \
-             rabbitmqctl set_permissions -p VHOST USER '^redrive\\.' '^redrive\\.' '^redrive\\.'",
+            "the user needs the permissions to configure, write and read all that begins with the amqp.namespace, with \
+             the default one: rabbitmqctl set_permissions -p VHOST USER '^redrive\\.' '^redrive\\.' '^redrive\\.'",
         );
     }
     None

@@ -45,7 +45,7 @@ impl Node {
         let local = Arc::new(Local::new(shares));
         local.follow();
         let mut link = Link::with_clock(&settings(url, namespace), me.to_owned(), TOLD).unwrap();
-        link.connect().await.unwrap();
+        link.connect(Time::from_millis(START)).await.unwrap();
         let shared = Shared::new(local);
         shared.begin(false);
         Self { shared, link: tokio::sync::Mutex::new(link), now: Cell::new(START) }
@@ -62,7 +62,8 @@ impl Node {
     /// Carries what lies on the desk, as the engine does.
     pub(in crate::coordination) async fn carry(&self) {
         let taken = self.shared.take(1_000);
-        self.link.lock().await.send(taken, &self.shared, self.at()).await.unwrap();
+        let sent = self.link.lock().await.send(taken, &self.shared, self.at()).await;
+        assert!(sent.is_ok(), "{:?}", sent.err().map(|(error, _)| error));
     }
 
     pub(in crate::coordination) async fn through<T>(

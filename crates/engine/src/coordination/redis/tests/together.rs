@@ -126,7 +126,7 @@ async fn nodes_hold_no_more_slots_than_there_are() {
     nodes[0].carry().await;
     let second = ask(&nodes[1], &hook, 4).await;
     assert_eq!(gone(&second), 2);
-    let own: Vec<_> = (0..4).filter_map(|_| nodes[0].shared.slots.take(hook.id)).collect();
+    let own: Vec<_> = (0..4).filter_map(|_| nodes[0].shared.slots.take(hook.id, 4)).collect();
     assert_eq!(own.len(), 2, "what it kept it uses without asking");
 }
 
