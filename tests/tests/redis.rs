@@ -265,7 +265,8 @@ async fn survives(fault: Fault) {
     assert_eq!(duplicates(&deliveries, &arrivals), 0);
     let limited: Vec<_> = arrivals.iter().filter(|arrival| arrival.path == "/limited").cloned().collect();
     let most = most_within(&limited, Duration::from_secs(1));
-    assert!(most <= 20 + 200 + 10, "{most} within a second, with and without Redis");
+    // What left in time may arrive late, and together with what comes after it.
+    assert!(most <= 20 + 200 + 60, "{most} within a second, with and without Redis");
     for node in &world.nodes {
         let lines = node.output().lines().filter(|line| line.contains("Redis")).count();
         assert!(lines <= 4, "a line when it goes and one when it is back:\n{}", node.output());
