@@ -41,11 +41,13 @@ struct Section<'a> {
 }
 
 /// What the sections of the file are about.
-const SECTIONS: [(&str, &str); 17] = [
+const SECTIONS: [(&str, &str); 19] = [
     ("", "This node"),
     ("server", "The HTTP server"),
     ("database", "The store"),
     ("cluster", "Among other nodes"),
+    ("redis", "Redis"),
+    ("amqp", "RabbitMQ"),
     ("auth", "Who may come in"),
     ("secrets", "The master key"),
     ("audit", "The audit log"),
