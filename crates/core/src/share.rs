@@ -36,6 +36,12 @@ impl Share {
     }
 }
 
+/// How many of `total` places one of so many nodes keeps while another wants some and has none. With fewer places
+/// than nodes they go round: nobody keeps any.
+pub fn fair_part(total: u32, nodes: u32) -> u32 {
+    if total < nodes { 0 } else { total.div_ceil(nodes.max(1)) }
+}
+
 impl Default for Share {
     fn default() -> Self {
         Self::ALONE
@@ -62,6 +68,13 @@ mod tests {
         assert_eq!(parts(2, 3), [1, 1, 0]);
         assert_eq!(parts(0, 2), [0, 0]);
         assert_eq!(Share { place: 0, of: 0 }.of_count(7), 7, "nobody is as good as alone");
+    }
+
+    #[test]
+    fn with_fewer_places_than_nodes_they_go_round() {
+        let parts =
+            [(5, 1), (5, 2), (5, 3), (2, 2), (1, 2), (3, 0)].map(|(total, nodes)| fair_part(total, nodes));
+        assert_eq!(parts, [5, 3, 2, 1, 0, 3]);
     }
 
     #[test]

@@ -120,7 +120,8 @@ impl Inner {
         let grants = self.coordination.admit(&asks, now);
         drop(asks);
         // Without Redis each node has its part; what is under way by then Redis hears of when it is back.
-        let count = |hook: &Hook| self.shared.as_ref().map(|shared| shared.slots.count(hook.id));
+        let count =
+            |hook: &Hook| self.shared.as_ref().map(|shared| shared.slots.count(hook.id, hook.max_in_flight));
         let granted = known.into_iter().zip(grants).map(|((ready, hook), grant)| {
             let slot = matches!(grant, Grant::Go { .. }).then(|| count(&hook)).flatten();
             ((ready, hook), (grant, slot))

@@ -5,17 +5,17 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redis::{ErrorKind, RedisError};
-use redrive_core::{Time, breaker::Call, limiter::RateLimit};
+use redis::RedisError;
+use redrive_core::{Time, backoff::Backoff, breaker::Call, limiter::RateLimit};
 use redrive_store::Hint;
 use tokio::time::{sleep, timeout};
 
 use crate::{
     Engine, Inner,
-    clock::ticks,
+    clock::{roll, ticks},
     coordination::{
         Changed, Learnt, Report,
-        redis::{Ear, Heard, Link, News, Shared, Taken, Token},
+        redis::{Ear, Heard, Link, News, Shared, Taken, Token, advice},
     },
     registry::Hook,
 };
@@ -28,9 +28,8 @@ const LAZY: Duration = Duration::from_millis(20);
 const BEAT: Duration = Duration::from_secs(1);
 /// How long the end of a node waits for Redis.
 const GOODBYE: Duration = Duration::from_millis(500);
-/// Between two tries to reach Redis.
-const AGAIN: Duration = Duration::from_millis(250);
-const AGAIN_AT_MOST: Duration = Duration::from_secs(3);
+/// The longest wait between two tries to reach Redis: it is to be found soon.
+const LONGEST: Duration = Duration::from_secs(3);
 /// A Redis that answered for so long was there.
 const STEADY: Duration = Duration::from_secs(2);
 /// After so long without news they are asked for anew.
@@ -70,7 +69,7 @@ impl Inner {
 
     /// Keeps in touch with Redis for as long as the engine runs.
     pub(crate) async fn keep_sharing(self: Arc<Self>, shared: Arc<Shared>, mut link: Link) {
-        let (mut away_since, mut wait) = (ticks(), AGAIN);
+        let (mut away_since, mut backoff) = (ticks(), Backoff::default());
         // What was said last, so that a Redis that comes and goes is worth two lines and no more.
         let (mut said_away, mut said_back) = (None, false);
         let server = link.server();
@@ -88,17 +87,17 @@ impl Inner {
                     let steady = away_since.saturating_sub(began) >= STEADY;
                     said_back = !steady;
                     if steady {
-                        (wait, said_away) = (AGAIN, None);
+                        backoff.reset();
+                        said_away = None;
                     }
                     say_away(&server, &error, &mut said_away);
                 }
                 Err(error) => say_away(&server, &error, &mut said_away),
             }
             tokio::select! {
-                () = sleep(wait) => {}
+                () = sleep(backoff.next(roll()).min(LONGEST)) => {}
                 () = self.stop.cancelled() => return,
             }
-            wait = (wait * 2).min(AGAIN_AT_MOST);
         }
     }
 
@@ -218,7 +217,7 @@ impl Inner {
                     }
                 }
             }
-            sleep(AGAIN).await;
+            sleep(Backoff::FIRST).await;
         }
     }
 
@@ -245,27 +244,6 @@ fn say_away(server: &str, error: &RedisError, said: &mut Option<String>) {
     }
 }
 
-/// What to do about it, where that is known.
-fn advice(error: &RedisError) -> &'static str {
-    let text = error.to_string();
-    let has = |word: &str| text.contains(word);
-    if error.kind() == ErrorKind::AuthenticationFailed
-        || has("NOAUTH")
-        || has("WRONGPASS")
-        || has("unauthenticated")
-    {
-        "check the user in redis.url and its redis.password or redis.password_file"
-    } else if has("NoPerm") || has("NOPERM") {
-        "give the user the keys and channels that begin with redis.namespace; see docs/operations/redis.md"
-    } else if has("READONLY") || has("ReadOnly") {
-        "let redis.url lead to the primary, not to a replica"
-    } else if has("OOM") || has("maxmemory") {
-        "raise the server's maxmemory"
-    } else {
-        ""
-    }
-}
-
 impl Engine {
     /// Gives back what this node holds of what all share, as far as that can be done at once.
     pub(crate) async fn give_up_shared(&self) {
@@ -282,7 +260,7 @@ impl Engine {
 
     /// Whether there is a Redis that does not answer, so that every node goes by itself.
     pub fn is_in_fallback(&self) -> bool {
-        self.0.shared.as_ref().is_some_and(|shared| !shared.is_up())
+        self.redis_up() == Some(false)
     }
 
     /// Takes a token of a bucket that all nodes share, under a name of its own. None: there is no Redis, or it is

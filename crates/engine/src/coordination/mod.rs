@@ -1,8 +1,9 @@
 //! What all senders of a webhook must agree on: its circuit, its tokens, its holds.
 //!
-//! Asked in batches, once for everything that is about to be sent. The answers are in memory. Where several
-//! nodes share a store, each learns from it what the others have found out, and what has to be counted in one
-//! place is counted where the webhook is at home.
+//! Asked in batches, once for everything that is about to be sent. On one node the answers are in its memory
+//! (`local`). Where several nodes share a store, each learns from it what the others have found out, and what has to be
+//! counted in one place is counted where the webhook is at home. Where they share a Redis as well, it decides for all of
+//! them (`redis`), and what is in memory is a picture of that (`image`).
 
 #[cfg(test)]
 mod conformance;

@@ -185,6 +185,21 @@ impl Backend {
     }
 }
 
+impl Backend {
+    /// Refuses what only nodes that share a store have a use for.
+    pub(super) fn must_be_shared(&self, setting: &str) -> Result<(), ConfigError> {
+        match self {
+            Self::Postgres(_) => Ok(()),
+            Self::Sqlite(_) => Err(ConfigError::Invalid {
+                setting: setting.into(),
+                reason: "is for nodes that share a PostgreSQL database, and with SQLite there is one process alone; \
+                         leave it out, or set database.url to postgres://USER@HOST:PORT/DATABASE"
+                    .into(),
+            }),
+        }
+    }
+}
+
 impl fmt::Display for Backend {
     /// What kind it is, for people.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

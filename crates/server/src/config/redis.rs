@@ -120,12 +120,8 @@ impl Redis {
     /// Checks what a type alone cannot.
     pub(super) fn validate(&self, backend: &Backend) -> Result<(), ConfigError> {
         self.settings()?;
-        if self.url.is_some() && matches!(backend, Backend::Sqlite(_)) {
-            return Err(refused(
-                "url",
-                "is for nodes that share a PostgreSQL database, and with SQLite there is one process alone; leave it \
-                 out, or set database.url to postgres://USER@HOST:PORT/DATABASE",
-            ));
+        if self.url.is_some() {
+            backend.must_be_shared("redis.url")?;
         }
         let plain = |c: char| c.is_ascii_alphanumeric() || "._-:".contains(c);
         if !(1..=64).contains(&self.namespace.len()) || !self.namespace.chars().all(plain) {

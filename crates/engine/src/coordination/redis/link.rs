@@ -200,6 +200,27 @@ fn read(text: &str, me: &str) -> Option<News> {
     }
 }
 
+/// What to do about an error, where that is known.
+pub(crate) fn advice(error: &RedisError) -> &'static str {
+    let text = error.to_string();
+    let has = |word: &str| text.contains(word);
+    if error.kind() == ErrorKind::AuthenticationFailed
+        || has("NOAUTH")
+        || has("WRONGPASS")
+        || has("unauthenticated")
+    {
+        "check the user in redis.url and its redis.password or redis.password_file"
+    } else if has("NoPerm") || has("NOPERM") {
+        "give the user the keys and channels that begin with redis.namespace; see docs/operations/redis.md"
+    } else if has("READONLY") || has("ReadOnly") {
+        "let redis.url lead to the primary, not to a replica"
+    } else if has("OOM") || has("maxmemory") {
+        "raise the server's maxmemory"
+    } else {
+        ""
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

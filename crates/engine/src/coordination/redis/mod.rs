@@ -25,7 +25,7 @@ use tokio::sync::{Notify, oneshot};
 
 pub(crate) use self::{
     batch::{Heard, Taken},
-    link::{Ear, Link, News},
+    link::{Ear, Link, News, advice},
     slots::{Slot, Slots},
 };
 use super::{CircuitAction, Grant, Local, Moved};
@@ -118,7 +118,7 @@ impl Shared {
     /// Redis answers. What was taken from buckets while it did not is unknown to it, if it had to be `drain`ed.
     pub(crate) fn begin(&self, drain: bool) {
         self.desk.lock().drain |= drain;
-        self.slots.tell_again();
+        self.slots.begin();
         self.up.store(true, Relaxed);
     }
 

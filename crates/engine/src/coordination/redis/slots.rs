@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use redrive_core::WebhookId;
+use redrive_core::{WebhookId, share::fair_part};
 
 use crate::{clock::ticks, ids::ById};
 
@@ -88,9 +88,14 @@ impl Slots {
         })
     }
 
-    /// A request that begins without Redis, for it to hear of when it is back.
-    pub(crate) fn count(self: &Arc<Self>, webhook: WebhookId) -> Slot {
-        self.0.lock().entry(webhook).or_default().used += 1;
+    /// A request that begins without Redis, to a webhook that may have so many: Redis hears of it when it is back.
+    pub(crate) fn count(self: &Arc<Self>, webhook: WebhookId, cap: u32) -> Slot {
+        {
+            let slots = &mut *self.0.lock();
+            let held = slots.entry(webhook).or_default();
+            held.cap = cap;
+            held.used += 1;
+        }
         self.granted(webhook)
     }
 
@@ -126,7 +131,7 @@ impl Slots {
             held.idle_since.get_or_insert_with(ticks);
         }
         if waiting > 0 {
-            held.most = Some((fair(held.cap, nodes), ticks()));
+            held.most = Some((fair_part(held.cap, nodes), ticks()));
             held.give_up(ticks());
         }
     }
@@ -135,7 +140,7 @@ impl Slots {
     pub(super) fn wanted(&self, webhook: WebhookId, nodes: u32) -> bool {
         let slots = &mut *self.0.lock();
         let Some(held) = slots.get_mut(&webhook) else { return false };
-        held.most = Some((fair(held.cap, nodes), ticks()));
+        held.most = Some((fair_part(held.cap, nodes), ticks()));
         held.give_up(ticks());
         held.changed
     }
@@ -159,12 +164,15 @@ impl Slots {
         tell
     }
 
-    /// Redis may have forgotten, or have never heard, what is under way: it is told.
+    /// Redis has forgotten what is held: it is told again.
     pub(super) fn tell_again(&self) {
-        for held in self.0.lock().values_mut() {
-            held.granted = held.granted.max(held.used);
-            held.changed = true;
-        }
+        self.0.lock().values_mut().for_each(|held| held.changed = true);
+    }
+
+    /// Redis is back, and has never heard of what is under way: it is told of that, and of nothing else.
+    pub(super) fn begin(&self) {
+        self.forget_all();
+        self.tell_again();
     }
 
     /// Nothing more is to be sent from here.
@@ -181,11 +189,6 @@ impl Slots {
             held.used > 0
         });
     }
-}
-
-/// How many of them one of so many nodes keeps while another has none. With fewer slots than nodes they go round.
-fn fair(cap: u32, nodes: u32) -> u32 {
-    if cap < nodes { 0 } else { cap.div_ceil(nodes.max(1)) }
 }
 
 #[cfg(test)]
@@ -211,8 +214,14 @@ mod tests {
     }
 
     #[test]
-    fn with_fewer_slots_than_nodes_they_go_round() {
-        assert_eq!((fair(5, 1), fair(5, 2), fair(5, 3), fair(2, 2), fair(1, 2)), (5, 3, 2, 1, 0));
+    fn what_began_without_redis_is_told_with_its_cap_when_it_is_back() {
+        let slots = Arc::new(Slots::default());
+        let (one, other) = (slots.count(id(), 4), slots.count(id(), 4));
+        drop(other);
+        slots.begin();
+        assert_eq!(slots.to_tell(), [(id(), 4)]);
+        assert_eq!(slots.tell(id(), 4), 1, "one is under way");
+        drop(one);
     }
 
     #[test]

@@ -147,6 +147,34 @@ async fn slots_of_a_node_that_is_gone_come_back() {
 }
 
 #[tokio::test]
+async fn a_node_that_stops_gives_its_slots_back() {
+    let redis = Redis::start().await;
+    let nodes = nodes(&redis, 2).await;
+    let hook = capped(2);
+    drop(ask(&nodes[0], &hook, 2).await);
+    assert_eq!(gone(&ask(&nodes[1], &hook, 1).await), 0, "the first holds them, though it uses none");
+    tokio::join!(biased; nodes[0].shared.give_up(), nodes[0].carry());
+    assert_eq!(gone(&ask(&nodes[1], &hook, 2).await), 2);
+}
+
+#[tokio::test]
+async fn a_cap_that_is_lowered_holds_for_those_that_hold_more() {
+    let redis = Redis::start().await;
+    let nodes = nodes(&redis, 2).await;
+    let (first, second) = (ask(&nodes[0], &capped(4), 4).await, ask(&nodes[1], &capped(6), 2).await);
+    assert_eq!((gone(&first), gone(&second)), (4, 2), "six of six");
+    drop((first, second));
+    let lowered =
+        |node: &Node| (0..6).filter_map(|_| node.shared.slots.take(capped(2).id, 2)).collect::<Vec<_>>();
+    for node in &nodes {
+        drop(lowered(node));
+        node.carry().await;
+    }
+    let (one, other) = (lowered(&nodes[0]), lowered(&nodes[1]));
+    assert!(one.len() + other.len() <= 2, "{} and {}", one.len(), other.len());
+}
+
+#[tokio::test]
 async fn one_moves_a_circuit_and_all_follow() {
     let redis = Redis::start().await;
     let nodes = nodes(&redis, 2).await;
