@@ -129,6 +129,10 @@ typed_id!(
     /// A bulk operation.
     OperationId, "op_"
 );
+typed_id!(
+    /// Something that an owner is told.
+    NoticeId, "ntc_"
+);
 
 #[cfg(test)]
 mod tests {

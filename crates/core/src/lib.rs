@@ -26,6 +26,7 @@ pub mod lane;
 pub mod limiter;
 pub mod liveness;
 pub mod node;
+pub mod notice;
 pub mod operation;
 pub mod outcome;
 pub mod pace;
@@ -47,7 +48,7 @@ pub mod verification;
 pub mod webhook;
 
 pub use delivery::{DeadReason, DeliveryStatus};
-pub use id::{AttemptId, AuditId, DeliveryId, EventId, KeyId, OperationId, WebhookId};
+pub use id::{AttemptId, AuditId, DeliveryId, EventId, KeyId, NoticeId, OperationId, WebhookId};
 pub use invalid::Invalid;
 pub use node::Role;
 pub use outcome::FailureCategory;
