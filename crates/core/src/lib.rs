@@ -38,6 +38,7 @@ pub mod retry;
 pub mod schema;
 pub mod share;
 pub mod signature;
+pub mod status;
 pub mod subscription;
 pub mod tenant;
 pub mod ticket;

@@ -147,6 +147,11 @@ impl Fleet {
 }
 
 impl Engine {
+    /// Whether any node sends for a pool.
+    pub fn serves(&self, pool: &str) -> bool {
+        self.0.fleet.serves(pool)
+    }
+
     /// All nodes that share the store, this one too, in the order of their epochs; none if the store is its own.
     pub async fn nodes(&self) -> Result<Vec<Node>, StoreError> {
         match self.0.fleet.is_shared() {
@@ -185,7 +190,8 @@ pub(crate) async fn join(
     clock: &Clock,
     settings: &Settings,
 ) -> Result<(Arc<Term>, Duration), StoreError> {
-    let node = NewNode { name: settings.node.clone(), pools: settings.served_pools().to_vec() };
+    let (name, pools) = (settings.node.clone(), settings.served_pools().to_vec());
+    let node = NewNode { name, role: settings.role, pools };
     let at = ticks();
     let epoch = store.join(node, clock.now()).await?;
     Ok((Term::new(&settings.node, epoch), at))

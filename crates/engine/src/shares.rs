@@ -109,11 +109,13 @@ pub(crate) fn part(share: Share, limit: RateLimit) -> RateLimit {
 
 #[cfg(test)]
 mod tests {
+    use redrive_core::Role;
+
     use super::*;
 
     fn node(epoch: i64, pools: &[&str]) -> Node {
         let pools = pools.iter().map(|pool| (*pool).to_owned()).collect();
-        Node { epoch: Epoch(epoch), name: String::new(), pools, beats: 0 }
+        Node { epoch: Epoch(epoch), name: String::new(), role: Role::All, pools, beats: 0 }
     }
 
     fn shares(global: u32) -> Shares {

@@ -119,11 +119,11 @@ async fn a_delivery_that_keeps_killing_its_node_becomes_a_failed_attempt() {
     // No engine runs yet: it would take these nodes for the dead that they are about to be.
     store.create_webhook(hook.clone()).await.unwrap();
     // A node that publishes and dies with the delivery in hand, then three that die while sending it.
-    let mut dead = store.join(NewNode { name: "doomed".into(), pools: Vec::new() }, START).await.unwrap();
+    let mut dead = store.join(NewNode { name: "doomed".into(), ..NewNode::default() }, START).await.unwrap();
     let delivery = publish_leased(&store, &hook, dead).await;
     for _ in 0..3 {
         store.rescue(dead, START, 100).await.unwrap();
-        dead = store.join(NewNode { name: "doomed".into(), pools: Vec::new() }, START).await.unwrap();
+        dead = store.join(NewNode { name: "doomed".into(), ..NewNode::default() }, START).await.unwrap();
         let lane = LaneRoom::new(LaneKey { webhook: hook.id, lane: FRESH }, 10);
         let claimed = store.claim(dead, START, vec![lane], 1 << 20).await.unwrap();
         assert_eq!(claimed[0].deliveries.len(), 1);

@@ -208,7 +208,8 @@ async fn a_home_with_nothing_to_do_is_left(on: On) {
     world.until("it is delivered", all_are(DeliveryStatus::Delivered, 1)).await;
     world.publish(1..2).await;
     // Somebody who would like to send what is due in a minute.
-    let guest = world.store.join(NewNode { name: "guest".into(), pools: Vec::new() }, START).await.unwrap();
+    let guest =
+        world.store.join(NewNode { name: "guest".into(), ..NewNode::default() }, START).await.unwrap();
     let later = world.clock.now() + 60 * SECOND;
     let may_have = async || {
         let due = world.store.due_lanes(guest, vec![DEFAULT_POOL.into()], later, 10).await.unwrap();

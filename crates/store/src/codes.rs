@@ -1,8 +1,8 @@
 //! Small numbers that stand for names in every backend; what they mean is fixed for good here.
 
 use redrive_core::{
-    DeadReason, DeliveryStatus, FailureCategory, breaker::CircuitState, event::PayloadFormat, lane::Priority,
-    traffic::Grain,
+    DeadReason, DeliveryStatus, FailureCategory, Role, breaker::CircuitState, event::PayloadFormat,
+    lane::Priority, traffic::Grain,
 };
 
 use crate::AttemptStatus;
@@ -37,6 +37,11 @@ macro_rules! codes {
     )*};
 }
 codes! {
+    Role {
+        Role::All = 0,
+        Role::Api = 1,
+        Role::Worker = 2,
+    }
     // `InFlight` is never stored: a request under way is known to the node that sends it.
     DeliveryStatus {
         DeliveryStatus::Pending = 0,

@@ -16,7 +16,7 @@ pub mod postgres;
 mod sealed;
 pub mod sqlite;
 
-use std::{future::Future, pin::Pin, sync::Arc};
+use std::{collections::BTreeMap, future::Future, pin::Pin, sync::Arc};
 
 use redrive_core::{
     AuditId, DeliveryId, EventId, KeyId, OperationId, TenantId, Time, WebhookId,
@@ -400,8 +400,23 @@ pub trait Upkeep {
     fn prepare(&self, until: Time) -> Answer<'_, ()>;
     /// Whether the store can be written now.
     fn ping(&self) -> Answer<'_, ()>;
+    /// For each pool with something due in the store, since when its longest overdue delivery is due. Where a node has
+    /// taken lanes on, no more than a thousand of them are looked into.
+    fn overdue(&self, now: Time) -> Answer<'_, BTreeMap<String, Time>>;
     /// Figures for the metrics page.
     fn vitals(&self) -> Answer<'_, Vitals>;
+}
+
+/// The earliest time of each pool, of those that are there by now.
+fn earliest(seen: Vec<(String, Option<Time>)>, now: Time) -> BTreeMap<String, Time> {
+    let mut earliest = BTreeMap::new();
+    for (pool, due) in seen {
+        if let Some(due) = due.filter(|due| *due <= now) {
+            let known = earliest.entry(pool).or_insert(due);
+            *known = due.min(*known);
+        }
+    }
+    earliest
 }
 
 /// Taking payloads away for good, while their history stays.

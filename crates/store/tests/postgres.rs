@@ -125,6 +125,10 @@ async fn assert_plans(database: &Database) {
     tokio::spawn(connection);
     for (name, statement) in postgres::planned_statements() {
         let plan = plan(&client, &statement).await;
+        // One delivery is found by its id. In a young table a plan through its lane costs as little, and later walks
+        // through all that waits there.
+        let by_id = name != "wanted by tickets" || plan.contains("waiting_pkey");
+        assert!(by_id, "{name}\n{plan}");
         assert_eq!(faults(&name, &plan), [] as [&str; 0], "{name}\n{statement}\n{plan}");
     }
 }

@@ -14,6 +14,7 @@ mod page;
 mod portal;
 mod problem;
 mod secrets;
+mod status;
 mod tenants;
 mod webhooks;
 
@@ -96,6 +97,7 @@ fn described() -> OpenApiRouter<AppState> {
         .merge(audit::routes())
         .merge(secrets::routes())
         .merge(health::routes())
+        .merge(status::routes())
 }
 
 /// The API's own description, OpenAPI 3.1.
@@ -106,7 +108,7 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
 /// All routes that a node of this role has.
 pub fn router(app: AppState) -> Router {
     if !app.rules().role.serves_api() {
-        let router = health::routes().split_for_parts().0;
+        let router = health::routes().merge(status::routes()).split_for_parts().0;
         return router.fallback(no_api).method_not_allowed_fallback(wrong_method).with_state(app);
     }
     let (router, openapi) = described().split_for_parts();
@@ -131,7 +133,7 @@ async fn no_such_path(request: Request) -> Problem {
 }
 
 async fn no_api() -> Problem {
-    let detail = "this node is a worker: it sends, and serves only /healthz, /readyz and /metrics; \
+    let detail = "this node is a worker: it sends, and serves only /healthz, /readyz, /metrics and /v1/status; \
                   call a node that runs with --role api or all";
     Problem::new(StatusCode::NOT_FOUND, "worker_node", detail)
 }

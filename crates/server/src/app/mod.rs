@@ -26,6 +26,7 @@ pub mod queue;
 pub mod quota;
 pub mod secrets;
 pub mod session;
+pub mod status;
 pub mod tenants;
 pub mod throttle;
 pub mod traffic;

@@ -7,7 +7,11 @@ use redrive_core::{KeyId, TenantId};
 use redrive_store::{ApiKey, OpenError, PageRequest, Store};
 use serde_json::{Value, json};
 
-use super::{CliError, ServerArgs, block_on, remote::Remote, run::DEV_KEY};
+use super::{
+    CliError, ServerArgs, block_on,
+    remote::{IN_USE, Remote},
+    run::DEV_KEY,
+};
 use crate::{
     app::{Keys, NewKey, Scope, audit},
     config::{Backend, Config, Profile},
@@ -126,7 +130,7 @@ async fn open(config: &Config, backend: &Backend) -> Result<Place, CliError> {
 }
 
 fn remote(config: &Config, backend: &Backend) -> Result<Remote, CliError> {
-    Ok(Remote::of(config, admin_key(config, backend)?))
+    Ok(Remote::of(config, admin_key(config, backend)?, IN_USE))
 }
 
 /// The admin key of the server that has the database open.

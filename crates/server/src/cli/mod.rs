@@ -10,6 +10,7 @@ mod reload;
 mod remote;
 mod run;
 mod secrets;
+mod status;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -56,6 +57,8 @@ enum Command {
         #[command(subcommand)]
         command: copy::StoreCommand,
     },
+    /// Print how a running installation is doing. Exit code: 0 well, 1 warning, 2 critical, 3 not known.
+    Status(status::StatusArgs),
     /// Show or check the configuration.
     Config {
         #[command(subcommand)]
@@ -199,6 +202,7 @@ pub fn main() -> ExitCode {
         Command::Migrate(args) => migrate::run(&args),
         Command::Archive { command } => archive::run(&command),
         Command::Store { command } => copy::run(&command),
+        Command::Status(args) => return status::run(&args),
         Command::Config { command } => configuration(command),
     };
     match result {

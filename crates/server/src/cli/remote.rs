@@ -15,17 +15,22 @@ use tokio::{
 use super::{CliError, pinned};
 use crate::config::Config;
 
+/// How a failure begins where the server is called because it has the database open.
+pub(super) const IN_USE: &str = "the database is in use, but ";
+
 pub(super) struct Remote {
     address: SocketAddr,
     /// The file of its certificate, if it speaks TLS.
     certificate: Option<PathBuf>,
     key: String,
+    /// What a failure to reach it begins with.
+    lead: &'static str,
 }
 
 impl Remote {
     /// The server with these settings.
-    pub(super) fn of(config: &Config, key: String) -> Self {
-        Self { address: config.server.listen, certificate: config.server.tls_cert.clone(), key }
+    pub(super) fn of(config: &Config, key: String, lead: &'static str) -> Self {
+        Self { address: config.server.listen, certificate: config.server.tls_cert.clone(), key, lead }
     }
 
     /// Calls the API and gives its answer; an error is told in its own words.
@@ -48,9 +53,9 @@ impl Remote {
     }
 
     fn unreachable(&self, why: &str) -> CliError {
-        let address = self.address;
+        let (lead, address) = (self.lead, self.address);
         CliError::said(format!(
-            "the database is in use, but no server answers on {address} ({why}); name its address with --listen, \
+            "{lead}no server answers on {address} ({why}); name its address with --listen, \
              and its other settings with --config"
         ))
     }

@@ -64,7 +64,7 @@ async fn serve(start: Start) -> Result<(), CliError> {
     let vault = vault::open(&config, profile, &backend)?;
     let store = store::open(&backend, Some(&vault)).await?;
     vault::check(&vault, &*store).await?;
-    let admin_key = if config.role.serves_api() { admin_key(&config, profile, &backend)? } else { None };
+    let admin_key = admin_key(&config, profile, &backend)?;
     let keys = load_keys(&config, &*store, admin_key.as_ref()).await?;
     let archive = Archive::open(&config.archive).map_err(|error| CliError::said(error.to_string()))?;
     let tls = config.server.tls().map(|(cert, key)| Tls::load(cert, key)).transpose();
@@ -78,10 +78,8 @@ async fn serve(start: Start) -> Result<(), CliError> {
     if let Some(reread) = reread.filter(|_| profile == Profile::Serve) {
         reload::on_hangup(reread, app.clone(), egress)?;
     }
-    if config.role.serves_api() {
-        app.follow_keys();
-        app.keep_up_keys();
-    }
+    app.follow_keys();
+    app.keep_up_keys();
     let stop = stop_on_signal()?;
     if let Some(demo) = &demo {
         demo.set_up(&app, &stop).await?;
@@ -220,7 +218,7 @@ fn admin_key(
     if let Some(key) = &config.auth.admin_key {
         return Ok(Some((key.reveal().to_owned(), KeySource::Configured)));
     }
-    if profile == Profile::Serve {
+    if profile == Profile::Serve || !config.role.serves_api() {
         return Ok(None);
     }
     let path = backend.beside(DEV_KEY);

@@ -3,7 +3,11 @@
 use clap::Subcommand;
 use serde_json::json;
 
-use super::{CliError, ServerArgs, block_on, keys::admin_key, remote::Remote};
+use super::{
+    CliError, ServerArgs, block_on,
+    keys::admin_key,
+    remote::{IN_USE, Remote},
+};
 use crate::{
     app::{audit, secrets::rewrap_all},
     config::{Backend, Profile},
@@ -44,7 +48,7 @@ async fn rotate(args: &ServerArgs) -> Result<u64, CliError> {
         Ok(store) => store,
         // The server that has the file does it itself.
         Err(redrive_store::OpenError::InUse { .. }) => {
-            let remote = Remote::of(&config, admin_key(&config, &backend)?);
+            let remote = Remote::of(&config, admin_key(&config, &backend)?, IN_USE);
             let answer = remote.call("POST", "/v1/secrets/rotate-master-key", Some(&json!({}))).await?;
             return Ok(answer["sealed_anew"].as_u64().unwrap_or_default());
         }

@@ -15,7 +15,8 @@ use std::{
 
 use bytes::Bytes;
 use redrive_core::{
-    AttemptId, DeadReason, DeliveryId, DeliveryStatus, EventId, FailureCategory, TenantId, Time, WebhookId,
+    AttemptId, DeadReason, DeliveryId, DeliveryStatus, EventId, FailureCategory, Role, TenantId, Time,
+    WebhookId,
     breaker::{CircuitState, Counts, SavedCircuit},
     event::{Event, PayloadFormat},
     event_type::Pattern,
@@ -46,7 +47,7 @@ pub fn at(millis: i64) -> Time {
 
 /// A node with this name.
 fn named(name: &str) -> NewNode {
-    NewNode { name: name.into(), pools: vec![DEFAULT_POOL.into()] }
+    NewNode { name: name.into(), role: Role::All, pools: vec![DEFAULT_POOL.into()] }
 }
 
 /// The first so many of a listing.

@@ -337,6 +337,7 @@ macro_rules! conformance_suite {
             a_store_that_works_answers,
             vitals_tell_what_waits_and_what_is_dead,
             what_waits_is_counted_by_priority,
+            it_is_known_how_long_what_is_due_waits,
         }
         $crate::conformance_theme! { $open, keeping:
             what_is_old_goes_with_all_that_belongs_to_it,

@@ -1,14 +1,15 @@
 //! Housekeeping and health.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use redrive_core::{
     DeadReason,
     event::Event,
     lane::{Lane, Priority},
+    tenant::DEFAULT_POOL,
 };
 
-use super::{Bench, at, order};
+use super::{Bench, RETRY, at, order};
 use crate::{Birth, Next};
 
 pub async fn a_store_that_works_answers(bench: &Arc<Bench>) {
@@ -47,4 +48,21 @@ pub async fn what_waits_is_counted_by_priority(bench: &Arc<Bench>) {
     let urgent = Event { priority: Priority::High, ..bench.event(at(0)) };
     bench.publish_new(bench.fan_out(urgent, &elsewhere)).await;
     assert_eq!(bench.store().vitals().await.unwrap().waiting, [3, 6, 8]);
+}
+
+pub async fn it_is_known_how_long_what_is_due_waits(bench: &Arc<Bench>) {
+    let overdue = |now| async move { bench.store().overdue(now).await.unwrap() };
+    let since = |time| BTreeMap::from([(DEFAULT_POOL.to_owned(), time)]);
+    assert_eq!(overdue(at(99)).await, BTreeMap::new());
+    bench.waiting(at(0), at(50)).await;
+    assert_eq!(overdue(at(49)).await, BTreeMap::new(), "nothing is due");
+    assert_eq!(overdue(at(99)).await, since(at(50)));
+    bench.waiting_in(&RETRY, at(0), at(20)).await;
+    bench.waiting_in(&RETRY, at(0), at(30)).await;
+    assert_eq!(overdue(at(99)).await, since(at(20)));
+    // A lane of which somebody has some: what it still has is overdue all the same.
+    bench.claim_lane(bench.own(RETRY), at(99), 1).await;
+    assert_eq!(overdue(at(99)).await, since(at(30)));
+    bench.claim_lane(bench.own(RETRY), at(99), 1).await;
+    assert_eq!(overdue(at(99)).await, since(at(50)));
 }

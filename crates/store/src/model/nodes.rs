@@ -1,6 +1,6 @@
 //! Nodes, and what they tell each other.
 
-use redrive_core::{DeliveryId, TenantId, Time, WebhookId};
+use redrive_core::{DeliveryId, Role, TenantId, Time, WebhookId};
 
 /// Who owns a lease: a number that one start of one node takes and nobody takes again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -11,6 +11,8 @@ pub struct Epoch(pub i64);
 pub struct NewNode {
     /// What its operator calls it.
     pub name: String,
+    /// What it is there for.
+    pub role: Role,
     /// The pools of tenants that it sends for; none if it sends nothing.
     pub pools: Vec<String>,
 }
@@ -33,6 +35,8 @@ pub struct Node {
     pub epoch: Epoch,
     /// What its operator calls it.
     pub name: String,
+    /// What it is there for.
+    pub role: Role,
     /// The pools that it sends for.
     pub pools: Vec<String>,
     /// How often it has shown that it is alive.

@@ -71,6 +71,7 @@ pub fn planned_statements() -> Vec<(String, String)> {
         &backlog::PLANNED,
         &figures::PLANNED,
         &publish::PLANNED,
+        &upkeep::PLANNED,
         &plain::PLANNED,
         &undelivered::PLANNED,
         &redrive::PLANNED,

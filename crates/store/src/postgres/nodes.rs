@@ -6,7 +6,7 @@ use redrive_core::Time;
 
 use super::{
     Postgres, changes,
-    convert::{Col, plain},
+    convert::{Col, get, plain},
     leases,
     session::{Failure, Session, Tx},
 };
@@ -80,19 +80,19 @@ impl Nodes for Postgres {
 }
 
 async fn join(tx: Tx, node: &NewNode, now: Time) -> Result<Epoch, Failure> {
-    let joined = "INSERT INTO nodes (name, pools, joined_at) VALUES ($1, $2, $3) RETURNING epoch";
-    let row = tx.query_one(joined, &[&node.name, &node.pools, &Col(now)]).await?;
+    let joined = "INSERT INTO nodes (name, role, pools, joined_at) VALUES ($1, $2, $3, $4) RETURNING epoch";
+    let row = tx.query_one(joined, &[&node.name, &Col(node.role), &node.pools, &Col(now)]).await?;
     Ok(Epoch(plain(&row, 0)?))
 }
 
 async fn beat(tx: Tx, epoch: Epoch) -> Result<Roll, Failure> {
     let beaten = tx.execute("UPDATE nodes SET beats = beats + 1 WHERE epoch = $1", &[&epoch.0]).await?;
-    let rows = tx.query("SELECT epoch, name, pools, beats FROM nodes ORDER BY epoch", &[]).await?;
+    let rows = tx.query("SELECT epoch, name, role, pools, beats FROM nodes ORDER BY epoch", &[]).await?;
     let nodes = rows
         .iter()
         .map(|row| {
-            let (name, pools, beats) = (plain(row, 1)?, plain(row, 2)?, plain(row, 3)?);
-            Ok(Node { epoch: Epoch(plain(row, 0)?), name, pools, beats })
+            let (name, role, pools, beats) = (plain(row, 1)?, get(row, 2)?, plain(row, 3)?, plain(row, 4)?);
+            Ok(Node { epoch: Epoch(plain(row, 0)?), name, role, pools, beats })
         })
         .collect::<Result<_, Failure>>()?;
     // The one place that asks the database what time it is: nodes set their clocks by it.

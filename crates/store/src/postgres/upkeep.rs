@@ -1,6 +1,6 @@
 //! Housekeeping and health.
 
-use std::{sync::atomic::Ordering::Relaxed, time::Duration};
+use std::{collections::BTreeMap, sync::atomic::Ordering::Relaxed, time::Duration};
 
 use redrive_core::{
     Time,
@@ -9,13 +9,32 @@ use redrive_core::{
 
 use super::{
     Postgres,
-    convert::{Col, get, plain},
+    convert::{Col, get, get_opt, plain},
     session::{Failure, Tx},
 };
-use crate::{Answer, Upkeep, Vitals, error::StoreError};
+use crate::{Answer, Upkeep, Vitals, earliest, error::StoreError};
 
 /// Months are made from a few days before a time on: clocks differ.
 const BEFORE: Duration = Duration::from_secs(45 * 24 * 3600);
+
+/// Each pool with lanes that nobody has taken on, and when the first of them is to be looked into.
+const FREE: &str = "WITH RECURSIVE pools(pool) AS (
+         SELECT (SELECT l.pool FROM lanes l WHERE l.held_by IS NULL AND l.pool > '' ORDER BY l.pool LIMIT 1)
+         UNION ALL
+         SELECT (SELECT l.pool FROM lanes l WHERE l.held_by IS NULL AND l.pool > p.pool ORDER BY l.pool LIMIT 1)
+         FROM pools p WHERE p.pool IS NOT NULL)
+     SELECT p.pool, (SELECT l.wake_at FROM lanes l WHERE l.pool = p.pool AND l.held_by IS NULL
+                     ORDER BY l.wake_at LIMIT 1)
+     FROM pools p WHERE p.pool IS NOT NULL";
+/// The pools of lanes that somebody has taken on, and when the first of each is due.
+const HELD: &str =
+    "SELECT h.pool, (SELECT w.due FROM waiting w WHERE w.webhook = h.webhook AND w.lane = h.lane
+                     ORDER BY w.place, w.seq LIMIT 1)
+     FROM (SELECT webhook, lane, pool FROM lanes WHERE held_by > 0 LIMIT 1000) h";
+
+/// The statements whose cost must follow what is ready, never what is parked: a test explains their plans.
+#[cfg(feature = "conformance")]
+pub(super) const PLANNED: [(&str, &str); 2] = [("overdue free lanes", FREE), ("overdue held lanes", HELD)];
 
 impl Upkeep for Postgres {
     fn forget_keys(&self, now: Time, limit: usize) -> Answer<'_, usize> {
@@ -49,6 +68,19 @@ impl Upkeep for Postgres {
                 Ok(true) => Ok(()),
                 _ => Err(StoreError::Unavailable("PostgreSQL takes no writes: it is a replica".into())),
             }
+        })
+    }
+
+    fn overdue(&self, now: Time) -> Answer<'_, BTreeMap<String, Time>> {
+        Box::pin(async move {
+            let rows = self.read(|session| async move {
+                let mut rows = session.query(FREE, &[]).await?;
+                rows.extend(session.query(HELD, &[]).await?);
+                Ok::<_, Failure>(rows)
+            });
+            let rows = rows.await?;
+            let seen = rows.iter().map(|row| Ok((plain(row, 0)?, get_opt(row, 1)?)));
+            Ok(earliest(seen.collect::<Result<Vec<_>, Failure>>()?, now))
         })
     }
 

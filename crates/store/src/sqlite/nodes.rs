@@ -15,8 +15,8 @@ impl Nodes for Sqlite {
     fn join(&self, node: NewNode, now: Time) -> Answer<'_, Epoch> {
         self.write(move |transaction| {
             transaction.execute(
-                "INSERT INTO nodes (name, pools, joined_at) VALUES (?, ?, ?)",
-                (node.name, to_json(&node.pools)?, Col(now)),
+                "INSERT INTO nodes (name, role, pools, joined_at) VALUES (?, ?, ?, ?)",
+                (node.name, Col(node.role), to_json(&node.pools)?, Col(now)),
             )?;
             Ok(Epoch(transaction.last_insert_rowid()))
         })
@@ -28,13 +28,14 @@ impl Nodes for Sqlite {
                 .prepare_cached("UPDATE nodes SET beats = beats + 1 WHERE epoch = ?")?
                 .execute([epoch.0])?;
             let nodes = transaction
-                .prepare_cached("SELECT epoch, name, pools, beats FROM nodes ORDER BY epoch")?
+                .prepare_cached("SELECT epoch, name, role, pools, beats FROM nodes ORDER BY epoch")?
                 .query_map((), |row| {
                     Ok(Node {
                         epoch: Epoch(row.get(0)?),
                         name: row.get(1)?,
-                        pools: from_json(row, 2)?,
-                        beats: row.get(3)?,
+                        role: get(row, 2)?,
+                        pools: from_json(row, 3)?,
+                        beats: row.get(4)?,
                     })
                 })?
                 .collect::<rusqlite::Result<_>>()?;

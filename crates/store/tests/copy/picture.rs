@@ -56,7 +56,7 @@ pub(crate) async fn of(store: &dyn Store) -> Vec<String> {
     picture.all("troubled", troubled);
     picture.all("oldest", store.oldest(None, 100).await.unwrap());
     picture.add("expiring", &store.expiring(at(0), 100).await.unwrap());
-    let epoch = store.join(NewNode { name: "looking".into(), pools: vec![] }, at(0)).await.unwrap();
+    let epoch = store.join(NewNode { name: "looking".into(), ..NewNode::default() }, at(0)).await.unwrap();
     for pool in pools(store).await {
         for now in [at(0), at(60), at(150), at(100_000), later()] {
             let mut due = store.due_lanes(epoch, vec![pool.clone()], now, 1000).await.unwrap();
@@ -133,7 +133,10 @@ pub(crate) async fn deliver_all(store: &dyn Store, bench: &Bench) -> Vec<String>
         }
     }
     let pools = pools(store).await;
-    let epoch = store.join(NewNode { name: "sending".into(), pools: pools.clone() }, later()).await.unwrap();
+    let epoch = store
+        .join(NewNode { name: "sending".into(), pools: pools.clone(), ..NewNode::default() }, later())
+        .await
+        .unwrap();
     let mut claims = Vec::new();
     loop {
         let due = store.due_lanes(epoch, pools.clone(), later(), 1000).await.unwrap();

@@ -78,6 +78,7 @@ CREATE TRIGGER audit_is_kept BEFORE UPDATE ON audit FOR EACH ROW WHEN (OLD.resul
 CREATE TABLE nodes (
     epoch     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name      text NOT NULL,
+    role      smallint NOT NULL,
     pools     text[] NOT NULL,
     beats     bigint NOT NULL DEFAULT 0,
     joined_at bigint NOT NULL

@@ -70,6 +70,7 @@ BEGIN SELECT RAISE(ABORT, 'an entry of the audit log is never changed'); END;
 CREATE TABLE nodes (
     epoch     INTEGER PRIMARY KEY AUTOINCREMENT,
     name      TEXT NOT NULL,
+    role      INTEGER NOT NULL,
     -- The pools that it sends for: a JSON list.
     pools     TEXT NOT NULL,
     beats     INTEGER NOT NULL DEFAULT 0,

@@ -1,0 +1,139 @@
+//! `redrive status`: how a running installation is doing, as a table or as JSON, with an exit code for scripts.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use comfy_table::{Table, presets};
+use serde_json::Value;
+
+use super::{CliError, ServerArgs, block_on, keys::admin_key, remote::Remote};
+use crate::config::Profile;
+
+#[derive(Args)]
+pub(super) struct StatusArgs {
+    /// Print JSON, as GET /v1/status has it.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// What monitoring systems expect of a check.
+const WARNING: u8 = 1;
+const CRITICAL: u8 = 2;
+const UNKNOWN: u8 = 3;
+
+pub(super) fn run(args: &StatusArgs) -> ExitCode {
+    match block_on(ask(&args.server)) {
+        Ok(status) => {
+            print(&status, args.json);
+            match status["status"].as_str() {
+                Some("ok") => ExitCode::SUCCESS,
+                Some("warning") => WARNING.into(),
+                Some("critical") => CRITICAL.into(),
+                _ => UNKNOWN.into(),
+            }
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            UNKNOWN.into()
+        }
+    }
+}
+
+async fn ask(server: &ServerArgs) -> Result<Value, CliError> {
+    let config = server.load(Profile::Serve)?;
+    let key = admin_key(&config, &config.database.backend()?).map_err(|_| {
+        CliError::said("set REDRIVE_ADMIN_KEY to an admin key of the server: its state is for admins")
+    })?;
+    Remote::of(&config, key, "").call("GET", "/v1/status", None).await
+}
+
+#[expect(clippy::print_stdout, reason = "the answer of a command goes to standard output")]
+fn print(status: &Value, json: bool) {
+    if json {
+        println!("{status:#}");
+        return;
+    }
+    println!("{}", table(status).trim_fmt());
+    for finding in status["findings"].as_array().into_iter().flatten() {
+        println!("{:<8}  {}", text(&finding["level"]), text(&finding["message"]));
+    }
+}
+
+fn table(status: &Value) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    let mut row = |name: &str, value: String| {
+        table.add_row([name.to_owned(), value]);
+    };
+    row("status", text(&status["status"]));
+    for node in status["nodes"].as_array().into_iter().flatten() {
+        row("node", node_line(node, &status["node"]));
+    }
+    let store = &status["store"];
+    row("store", format!("{} {}", text(&store["kind"]), text(&store["state"])));
+    row("redis", or(&status["redis"], "none"));
+    row("rabbitmq", or(&status["rabbitmq"], "none"));
+    let queue = &status["queue"];
+    row("queue", format!("{} waiting, {} with nodes", or(&queue["depth"], "?"), or(&queue["leased"], "?")));
+    row("lag", queue["lag_seconds"].as_f64().map_or("?".into(), |lag| format!("{lag:.1} s")));
+    row("slots", format!("{} of {} taken", text(&status["slots"]["used"]), text(&status["slots"]["total"])));
+    let circuits = &status["circuits"];
+    let (open, half, long) = (&circuits["open"], &circuits["half_open"], &circuits["open_over_1h"]);
+    row("circuits", format!("{} open ({} for over 1 h), {} half open", text(open), text(long), text(half)));
+    row("dead letters", or(&status["dead_letters"], "?"));
+    table
+}
+
+/// A node in one line.
+fn node_line(node: &Value, asked: &Value) -> String {
+    let pools: Vec<_> = node["pools"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let sends =
+        if pools.is_empty() { "sends nothing".into() } else { format!("sends for {}", pools.join(", ")) };
+    let this = if node["epoch"] == asked["epoch"] { " (asked)" } else { "" };
+    format!("{}: {}, {sends}{this}", text(&node["name"]), text(&node["role"]))
+}
+
+/// A value as it is shown: texts without quotes.
+fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn or(value: &Value, none: &str) -> String {
+    if value.is_null() { none.to_owned() } else { text(value) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_is_shown_as_such() {
+        let status = json!({
+            "status": "critical", "nodes": [], "store": {"kind": "PostgreSQL", "state": "down"}, "redis": null,
+            "rabbitmq": "up", "queue": {"depth": null, "leased": null, "lag_seconds": null},
+            "slots": {"used": 1, "total": 8}, "circuits": {"open": 2, "half_open": 0, "open_over_1h": 1},
+            "dead_letters": null,
+        });
+        let shown = table(&status).to_string();
+        let lines: Vec<_> =
+            shown.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        assert_eq!(
+            lines,
+            [
+                "status critical",
+                "store PostgreSQL down",
+                "redis none",
+                "rabbitmq up",
+                "queue ? waiting, ? with nodes",
+                "lag ?",
+                "slots 1 of 8 taken",
+                "circuits 2 open (1 for over 1 h), 0 half open",
+                "dead letters ?",
+            ]
+        );
+    }
+}

@@ -1,0 +1,129 @@
+//! `redrive status` as a person or a script runs it.
+#![allow(clippy::unwrap_used, reason = "a failed test says where")]
+
+use std::process::{Command, Output};
+
+use redrive_testkit::{Gate, Postgres, Receiver, Redrive, Reply, Setup};
+use serde_json::{Value, json};
+
+/// Asks the server at this address with this key.
+async fn ask(address: &str, key: &str, flags: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_redrive"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("REDRIVE_")) {
+        command.env_remove(name);
+    }
+    command.env("REDRIVE_ADMIN_KEY", key).args(["status", "--listen", address]).args(flags);
+    tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
+}
+
+async fn ask_for_json(server: &Redrive) -> (Value, Option<i32>) {
+    let output = ask(&server.address().to_string(), server.key(), &["--json"]).await;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.is_empty(), "{said}");
+    (serde_json::from_slice(&output.stdout).unwrap(), output.status.code())
+}
+
+fn lines(output: &Output) -> Vec<String> {
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+}
+
+#[tokio::test]
+async fn a_fresh_server_is_well_and_says_so() {
+    let server = Redrive::start().await;
+    let output = ask(&server.address().to_string(), server.key(), &[]).await;
+    assert_eq!(output.status.code(), Some(0));
+    let lines = lines(&output);
+    for expected in
+        ["status ok", "redis none", "rabbitmq none", "queue 0 waiting, 0 with nodes", "dead letters 0"]
+    {
+        assert!(lines.iter().any(|line| line == expected), "{expected}: {lines:?}");
+    }
+    assert!(lines.iter().any(|line| line.ends_with("all, sends for default (asked)")), "{lines:?}");
+}
+
+#[tokio::test]
+async fn what_waits_what_is_dead_and_which_circuits_are_open_is_counted() {
+    let gate = Gate::closed();
+    let held = gate.clone();
+    let receiver = Receiver::with(move |arrival| match &*arrival.path {
+        "/gone" => Reply::status(400),
+        _ => Reply::status(200).held_by(&held),
+    })
+    .await;
+    let server = Redrive::start().await;
+    let api = server.api();
+    api.create_webhook(&receiver.url_at("/gone"), json!({"events": ["die"]})).await;
+    let slow = json!({"events": ["wait"], "max_in_flight": 1});
+    let slow = api.create_webhook(&receiver.url_at("/slow"), slow).await;
+    api.publish("die", json!(1)).await;
+    api.publish("wait", json!(1)).await;
+    receiver.wait_for(2).await;
+    let open = json!({"action": "force_open"});
+    let path = format!("/v1/webhooks/{}/circuit-breaker", slow["id"].as_str().unwrap());
+    assert_eq!(api.patch(&path, &open).await.status, 200);
+    api.eventually("one dead letter and one under way", "/v1/status", |status| {
+        status["dead_letters"] == 1 && status["circuits"]["open"] == 1 && status["queue"]["leased"] == 1
+    })
+    .await;
+    let (status, code) = ask_for_json(&server).await;
+    assert_eq!((status["status"].as_str(), code), (Some("ok"), Some(0)), "{status:#}");
+    gate.open();
+}
+
+#[tokio::test]
+async fn who_is_not_an_admin_or_reaches_nobody_learns_what_to_do() {
+    let server = Redrive::start().await;
+    let address = server.address().to_string();
+    let stranger = ask(&address, "0123456789abcdef0123456789abcdef", &[]).await;
+    let said = String::from_utf8_lossy(&stranger.stderr).into_owned();
+    assert_eq!(stranger.status.code(), Some(3));
+    assert!(said.contains("401"), "{said}");
+    drop(server);
+    let nobody = ask(&address, "0123456789abcdef0123456789abcdef", &[]).await;
+    let said = String::from_utf8_lossy(&nobody.stderr).into_owned();
+    assert_eq!(nobody.status.code(), Some(3));
+    assert!(said.starts_with(&format!("error: no server answers on {address}")), "{said}");
+    assert!(said.contains("--listen"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fleet_shows_its_nodes_and_a_pool_that_nobody_serves() {
+    let database = Postgres::shared().await;
+    let node = |name: &str, role: &str| {
+        let setup = Setup::new().database_url(database.url()).role(role).env("REDRIVE_NODE", name);
+        Redrive::start_with(setup)
+    };
+    let (api, worker) = tokio::join!(node("front", "api"), node("back", "worker"));
+    // A worker has no API, and tells its state all the same.
+    for asked in [&api, &worker] {
+        let (status, code) = ask_for_json(asked).await;
+        assert_eq!(code, Some(0), "{status:#}");
+        let mut nodes: Vec<_> = status["nodes"].as_array().unwrap().iter().collect();
+        nodes.sort_by_key(|node| node["name"].as_str());
+        let seen: Vec<_> = nodes.iter().map(|node| (node["name"].as_str(), node["role"].as_str())).collect();
+        assert_eq!(seen, [(Some("back"), Some("worker")), (Some("front"), Some("api"))]);
+    }
+    let receiver = Receiver::start().await;
+    let gold = json!({"id": "golden", "pool": "gold"});
+    assert_eq!(api.api().post("/v1/tenants", &gold).await.status, 201);
+    let webhook = json!({"url": receiver.url_at("/"), "events": ["*"], "tenant_id": "golden"});
+    assert_eq!(api.api().post("/v1/webhooks", &webhook).await.status, 201);
+    let event = json!({"event_type": "a", "data": 1, "tenant_id": "golden"});
+    assert_eq!(api.api().post("/v1/events", &event).await.status, 202);
+    let (status, code) = ask_for_json(&api).await;
+    assert_eq!((status["status"].as_str(), code), (Some("critical"), Some(2)), "{status:#}");
+    assert_eq!(status["findings"][0]["code"], "pool_unserved");
+    assert!(status["findings"][0]["message"].as_str().unwrap().contains("--pool gold"), "{status:#}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_its_store_a_node_still_tells() {
+    let mut database = Postgres::start().await;
+    let server = Redrive::start_with(Setup::new().database_url(database.url())).await;
+    database.stop().await;
+    let missed = |status: &Value| status["store"]["state"] == "down" && status["queue"]["depth"].is_null();
+    server.api().eventually("the store is missed", "/v1/status", missed).await;
+    let (status, code) = ask_for_json(&server).await;
+    assert_eq!((status["findings"][0]["code"].as_str(), code), (Some("store_down"), Some(2)), "{status:#}");
+}
