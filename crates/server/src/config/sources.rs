@@ -56,6 +56,7 @@ pub struct Source {
 #[serde(rename_all = "lowercase")]
 pub enum SourceKind {
     /// RabbitMQ.
+    #[serde(alias = "rabbitmq")]
     Amqp,
 }
 

@@ -24,7 +24,14 @@ pub struct Sources(Vec<Amqp>);
 impl Sources {
     /// What the settings say; nothing on a node that takes no events in.
     pub fn new(config: &Config, app: &Arc<App>) -> Result<Self, Invalid> {
-        if !config.role.serves_api() || config.sources.is_empty() {
+        if config.sources.is_empty() {
+            return Ok(Self(Vec::new()));
+        }
+        if !config.role.serves_api() {
+            tracing::info!(
+                sources = config.sources.len(),
+                "this node only sends: its sources are left to nodes with --role api or all"
+            );
             return Ok(Self(Vec::new()));
         }
         let figures = Figures::new(&mut app.metrics().lock());
