@@ -402,6 +402,8 @@ pub trait Upkeep {
     fn ping(&self) -> Answer<'_, ()>;
     /// Figures for the metrics page.
     fn vitals(&self) -> Answer<'_, Vitals>;
+    /// How many tenants have more dead letters than this.
+    fn crowded(&self, dead: usize) -> Answer<'_, u64>;
 }
 
 /// Taking payloads away for good, while their history stays.
@@ -461,6 +463,8 @@ pub struct Vitals {
     pub leased: u64,
     /// Dead deliveries that were not redriven.
     pub dead: u64,
+    /// Webhooks that were not deleted.
+    pub webhooks: u64,
 }
 
 /// All of it: what a backend provides.

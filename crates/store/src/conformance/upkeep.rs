@@ -6,6 +6,7 @@ use redrive_core::{
     DeadReason,
     event::Event,
     lane::{Lane, Priority},
+    webhook::WebhookState,
 };
 
 use super::{Bench, at, order};
@@ -47,4 +48,23 @@ pub async fn what_waits_is_counted_by_priority(bench: &Arc<Bench>) {
     let urgent = Event { priority: Priority::High, ..bench.event(at(0)) };
     bench.publish_new(bench.fan_out(urgent, &elsewhere)).await;
     assert_eq!(bench.store().vitals().await.unwrap().waiting, [3, 6, 8]);
+}
+
+pub async fn tenants_with_many_dead_letters_are_counted(bench: &Arc<Bench>) {
+    let crowded = |dead| async move { bench.store().crowded(dead).await.unwrap() };
+    assert_eq!((crowded(0).await, crowded(1).await), (0, 0));
+    for _ in 0..3 {
+        let id = bench.leased(at(0)).await;
+        bench.ends(id, Next::Dead { reason: DeadReason::Expired }, at(1)).await;
+    }
+    assert_eq!((crowded(0).await, crowded(2).await, crowded(3).await), (1, 1, 0), "more than so many");
+}
+
+pub async fn webhooks_are_counted_until_they_are_deleted(bench: &Arc<Bench>) {
+    let count = || async { bench.store().vitals().await.unwrap().webhooks };
+    let before = count().await;
+    let webhook = bench.new_webhook().await;
+    assert_eq!(count().await, before + 1);
+    bench.set_state(webhook.id, WebhookState::Deleted).await;
+    assert_eq!(count().await, before);
 }
