@@ -36,6 +36,7 @@ fi
 servers=()
 command -v redis-server >/dev/null || servers+=(redis-server)
 command -v rabbitmq-server >/dev/null || [ -x /usr/sbin/rabbitmq-server ] || servers+=(rabbitmq-server)
+command -v prometheus >/dev/null && command -v promtool >/dev/null || servers+=(prometheus)
 if [ ${#servers[@]} -gt 0 ]; then
     policy=/usr/sbin/policy-rc.d
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && [ ! -e $policy ]; then

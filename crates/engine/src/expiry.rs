@@ -77,9 +77,7 @@ impl Inner {
         }
         loop {
             let step = self.store.expire(webhook, made_before, now, STEP).await?;
-            for _ in 0..step.moved {
-                self.metrics.expired();
-            }
+            self.metrics.expired(&hook.tenant.id, webhook, step.moved as u64);
             self.health.ended(&hook.tenant.id, DeliveryStatus::Dead, step.moved as u64, now);
             if step.finished {
                 tracing::info!(%webhook, "deliveries that waited for too long are given up on");

@@ -60,7 +60,7 @@ use tokio::sync::{Notify, Semaphore};
 pub use circuit::Circuits;
 pub use coordination::{CircuitAction, redis::Token};
 pub use dispatch::{Held, Load};
-pub use metrics::Metrics;
+pub use metrics::{Fault, Metrics, Series};
 pub use operations::{Survey, TurnError};
 pub use publish::{Draft, PublishError, Receipt};
 pub use queue::amqp::Tickets;

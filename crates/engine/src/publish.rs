@@ -324,8 +324,10 @@ impl Inner {
                 }
             }
         }
-        if let Err(StoreError::Unavailable(_)) = result {
-            self.store_failed();
+        match result {
+            Ok(_) => drop(self.metrics.store.works()),
+            Err(StoreError::Unavailable(_)) => self.store_failed(),
+            Err(_) => {}
         }
     }
 

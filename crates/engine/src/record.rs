@@ -27,12 +27,15 @@ use crate::{
     coordination::{Changed, Report},
     dispatch::Ready,
     gate::Pass,
+    metrics::Fault,
     registry::Hook,
 };
 
 /// How long to wait before outcomes are offered to a failed store again.
 pub(crate) const OFFER_AGAIN: Duration = Duration::from_millis(200);
 
+/// How often a store that nobody uses is asked whether it works, and for how long.
+const LOOK: Duration = Duration::from_secs(10);
 /// Why a webhook is disabled whose endpoint is gone.
 const GONE: &str = "the endpoint answered 410 Gone";
 
@@ -276,7 +279,7 @@ impl Inner {
     }
 
     fn done(self: &Arc<Self>, pending: &Pending, disabled: bool) {
-        self.metrics.store_up.set(1);
+        self.metrics.store.works();
         let outcome = &pending.outcome;
         self.effects_stored(outcome);
         let status = match &outcome.next {
@@ -285,17 +288,12 @@ impl Inner {
                 self.alarm.ring_at(*due);
                 DeliveryStatus::Pending
             }
-            Next::Dead { .. } => {
-                self.metrics.dead.inc();
-                DeliveryStatus::Dead
-            }
+            Next::Dead { .. } => DeliveryStatus::Dead,
             Next::Cancelled { .. } => DeliveryStatus::Cancelled,
         };
         self.health.ended(&outcome.tenant, status, 1, outcome.at);
-        match &outcome.attempt {
-            Some(attempt) => self.metrics.attempted(attempt.number, status, attempt.failure_category),
-            None => self.metrics.ended_unsent(status),
-        }
+        let attempt = outcome.attempt.as_ref().map(|attempt| (attempt.number, attempt.failure_category));
+        self.metrics.ended(&pending.ready, status, attempt);
         if disabled {
             let reason = outcome.disable.as_ref().map_or(GONE, |disable| &disable.reason);
             self.webhook_disabled(pending.ready.webhook, outcome.tenant.clone(), reason);
@@ -335,6 +333,7 @@ impl Inner {
         match &mut outcome.attempt {
             Some(attempt) if attempt.response_headers.is_some() => {
                 tracing::error!(delivery = %ready.id, why, "an outcome was refused; recording it without details");
+                self.metrics.fault(Fault::Outcome).inc();
                 attempt.response_headers = None;
                 attempt.response_body_sample = None;
                 attempt.custom_headers = None;
@@ -343,6 +342,7 @@ impl Inner {
             // Its lease stays in the store: the next start finds and sends it again.
             _ => {
                 tracing::error!(delivery = %ready.id, why, "an outcome cannot be recorded");
+                self.metrics.fault(Fault::Outcome).inc();
                 self.keep_effects(&outcome);
                 self.settle(&ready, true);
             }
@@ -350,11 +350,23 @@ impl Inner {
     }
 
     pub(crate) fn store_failed(&self) {
-        if self.metrics.store_up.set(0) == 1 {
+        if self.metrics.store.failed() {
             tracing::error!("the store does not take writes; nothing is sent until it does");
         }
         self.dispatch.store_failed();
         self.kept.trouble.notify_one();
+    }
+
+    /// Asks the store whether it works, if it was not heard of for a while: otherwise nobody would know before the
+    /// next event comes.
+    async fn look_at_store(&self) {
+        if !self.metrics.store.was_quiet() {
+            return;
+        }
+        match tokio::time::timeout(LOOK, self.store.ping()).await {
+            Ok(Ok(())) => {}
+            _ => self.store_failed(),
+        }
     }
 
     /// After a failure of the store: asks until it works, then offers what was kept and lets sending go on.
@@ -362,12 +374,17 @@ impl Inner {
         loop {
             tokio::select! {
                 () = self.kept.trouble.notified() => {}
+                () = tokio::time::sleep(LOOK) => {
+                    self.look_at_store().await;
+                    continue;
+                }
                 () = self.stop.cancelled() => return,
             }
             while self.store.ping().await.is_err() {
+                self.metrics.store.failed();
                 tokio::time::sleep(OFFER_AGAIN).await;
             }
-            if self.metrics.store_up.set(1) == 0 {
+            if self.metrics.store.works() {
                 tracing::info!("the store takes writes again");
             }
             let kept = std::mem::take(&mut *self.kept.pending.lock());

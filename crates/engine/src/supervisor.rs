@@ -78,7 +78,7 @@ impl Engine {
             operating: Operating::default(),
             checking: Arc::new(Semaphore::new(catalogue::AT_ONCE)),
             dispatch: Dispatch::new(bounds),
-            metrics: Metrics::new(metrics),
+            metrics: Metrics::new(metrics, settings.series, link.is_some()),
             kept: Kept::default(),
             alarm: Alarm::new(),
             runtime: tokio::runtime::Handle::current(),

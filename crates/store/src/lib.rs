@@ -405,6 +405,8 @@ pub trait Upkeep {
     fn overdue(&self, now: Time) -> Answer<'_, BTreeMap<String, Time>>;
     /// Figures for the metrics page.
     fn vitals(&self) -> Answer<'_, Vitals>;
+    /// How many tenants have more dead letters than this.
+    fn crowded(&self, dead: usize) -> Answer<'_, u64>;
 }
 
 /// The earliest time of each pool, of those that are there by now.
@@ -476,6 +478,8 @@ pub struct Vitals {
     pub leased: u64,
     /// Dead deliveries that were not redriven.
     pub dead: u64,
+    /// Webhooks that were not deleted.
+    pub webhooks: u64,
 }
 
 /// All of it: what a backend provides.

@@ -1,5 +1,5 @@
 //! What the tests of Redrive share: receivers that answer as told or behave badly on purpose, the real
-//! binary as a process, a small client for its API, PostgreSQL, Redis and RabbitMQ servers, a proxy that breaks connections,
+//! binary as a process, a small client for its API, PostgreSQL, Redis, RabbitMQ and Prometheus servers, a proxy that breaks connections,
 //! a scripted name server, canaries that nobody may reach, Python for the official verifiers, and Node.js for
 //! browsers.
 //!
@@ -16,6 +16,7 @@ pub mod hostile;
 mod made;
 pub mod node;
 pub mod postgres;
+pub mod prometheus;
 pub mod proxy;
 pub mod python;
 pub mod rabbitmq;
@@ -39,6 +40,7 @@ pub use dns::{Dns, Say};
 pub use hostile::{Hostile, Hostility};
 pub use node::node_with;
 pub use postgres::{Database, Postgres};
+pub use prometheus::{Prometheus, promtool};
 pub use proxy::Proxy;
 pub use python::python_with;
 pub use rabbitmq::{Message, RabbitMq, Vhost};

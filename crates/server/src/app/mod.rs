@@ -17,7 +17,7 @@ pub mod export;
 pub mod glance;
 pub mod health;
 pub mod keys;
-mod metrics;
+pub mod metrics;
 pub mod names;
 pub mod operations;
 pub mod overview;
@@ -99,6 +99,8 @@ pub struct App {
     /// Held while a tenant is read, changed and written back.
     changing_tenants: tokio::sync::Mutex<()>,
     metrics: Mutex<Metrics>,
+    /// What the store has counted for them.
+    counting: metrics::Counting,
     draining: AtomicBool,
     /// When the store was last asked whether it can be written, and what it said.
     pinged: tokio::sync::Mutex<Option<(Duration, Result<(), StoreError>)>>,
@@ -123,6 +125,7 @@ impl App {
             urls: RwLock::new(rules.urls.clone()),
             rules,
             metrics: Mutex::new(metrics),
+            counting: metrics::Counting::default(),
             draining: AtomicBool::new(false),
             pinged: Default::default(),
         })

@@ -6,7 +6,7 @@ use axum::Router;
 use prometheus_client::registry::Registry;
 use redrive_egress::Client;
 use redrive_engine::{
-    Engine,
+    Engine, Fault,
     clock::{self, Clock},
 };
 use redrive_store::Store;
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     api,
-    app::{App, Identity, Keys, Rules, keys, session::Sessions},
+    app::{App, Identity, Keys, Rules, keys, metrics, session::Sessions},
     archive::Archive,
     config::{Backend, Config, Profile},
     dashboard,
@@ -88,7 +88,8 @@ async fn serve(start: Start) -> Result<(), CliError> {
         .print(demo.as_ref());
     let patience = config.server.drain_deadline.get();
     let sources = Sources::new(&config, &app).map_err(|invalid| CliError::said(invalid.to_string()))?;
-    let surface = Surface::new(routes(&app), &config.server, tls);
+    count_panics(app.engine());
+    let surface = Surface::new(routes(&app), &config.server, tls, app.engine().faults(Fault::Response));
     let server = http::serve(listener, surface, stop.clone(), patience);
     if let Some(archive) = archive {
         tokio::spawn(archive.keep(app.engine().clone(), stop.clone()));
@@ -106,6 +107,15 @@ async fn serve(start: Start) -> Result<(), CliError> {
     tokio::join!(server, drain(&app, &stop, patience), sources, events);
     app.engine().stop().await;
     Ok(())
+}
+
+/// Counts tasks that end by a fault in the code, beside whatever is told of them.
+fn count_panics(engine: &Engine) {
+    let (panics, before) = (engine.faults(Fault::Panic), std::panic::take_hook());
+    std::panic::set_hook(Box::new(move |panicked| {
+        panics.inc();
+        before(panicked);
+    }));
 }
 
 /// The API and, where there is one, the dashboard.
@@ -170,11 +180,17 @@ async fn assemble(
     sessions: Sessions,
     egress: Client,
 ) -> Result<Arc<App>, CliError> {
-    let mut metrics = Registry::default();
+    let mut figures = Registry::default();
     let settings = config.engine_settings()?;
     // On a store that nodes share the engine sets it right before anybody asks it.
     let clock = Clock::new(config.dev.clock_speed, config.dev.clock_skew.millis());
-    let engine = Engine::start(store, egress, clock, settings, &mut metrics).await?;
+    let engine = Engine::start(store, egress, clock, settings, &mut figures).await?;
+    metrics::describe(
+        &mut figures,
+        &config.node,
+        &config.role.to_string(),
+        if engine.store().is_shared() { "postgres" } else { "sqlite" },
+    );
     let identity = Identity {
         node: config.node.clone(),
         store: config.database.backend()?.to_string(),
@@ -194,7 +210,7 @@ async fn assemble(
         public_url: config.server.public_base().map(str::to_owned),
         demo,
     };
-    Ok(App::new(engine, keys, sessions, rules, metrics))
+    Ok(App::new(engine, keys, sessions, rules, figures))
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, CliError> {

@@ -27,7 +27,7 @@ use redrive_core::{
     tenant::check_pool,
     time::Span,
 };
-use redrive_engine::Settings;
+use redrive_engine::{Series, Settings};
 use serde::{Deserialize, Serialize};
 
 use crate::telemetry;
@@ -104,6 +104,8 @@ pub struct Config {
     pub webhooks: Webhooks,
     /// What is written to the log.
     pub log: Log,
+    /// Figures for each tenant, webhook and event type.
+    pub metrics: Metrics,
     /// For trying things out.
     pub dev: Dev,
 }
@@ -204,6 +206,20 @@ pub struct Log {
     pub level: String,
 }
 
+/// Which figures are kept beside the usual ones.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Metrics {
+    /// Deliveries by tenant.
+    pub by_tenant: bool,
+    /// Deliveries by webhook.
+    pub by_webhook: bool,
+    /// Deliveries by event type.
+    pub by_event_type: bool,
+    /// How many tenants, webhooks and event types, each, have series of their own.
+    pub most_values: usize,
+}
+
 impl Config {
     /// The defaults of a profile.
     pub fn defaults(profile: Profile) -> Self {
@@ -237,6 +253,7 @@ impl Config {
             limits: Limits::default(),
             webhooks: Webhooks { disable_after: Span::secs(5 * 24 * 3600) },
             log: Log { level: "info".into() },
+            metrics: Metrics { by_tenant: false, by_webhook: false, by_event_type: false, most_values: 200 },
             dev: Dev { clock_speed: 1.0, clock_skew: Skew::default() },
         }
     }
@@ -278,6 +295,12 @@ impl Config {
             tickets: self.amqp.tickets(&self.node)?,
             disable_after: Some(self.webhooks.disable_after.get()).filter(|after| !after.is_zero()),
             redis: self.redis.settings()?,
+            series: Series {
+                by_tenant: self.metrics.by_tenant,
+                by_webhook: self.metrics.by_webhook,
+                by_event_type: self.metrics.by_event_type,
+                most: self.metrics.most_values,
+            },
             ..Settings::default()
         })
     }
@@ -324,6 +347,9 @@ impl Config {
         }
         if let Err(reason) = telemetry::check(&self.log.level) {
             return refuse("log.level", &reason);
+        }
+        if !(1..=10_000).contains(&self.metrics.most_values) {
+            return refuse("metrics.most_values", "must be from 1 to 10000: each has four series");
         }
         if self.events.idempotency_window.get().is_zero() {
             return refuse("events.idempotency_window", "must be longer than nothing");

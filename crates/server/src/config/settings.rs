@@ -247,6 +247,16 @@ pub const SETTINGS: &[Setting] = &[
         "What is worth a line: error, warn, info, debug, or a filter such as info,redrive_engine=debug.",
     ),
     setting(
+        "metrics.by_tenant",
+        "Whether deliveries are counted for each tenant on /metrics. Off: anybody who may look sees the names.",
+    ),
+    setting("metrics.by_webhook", "Whether they are counted for each webhook. Off: there may be very many."),
+    setting("metrics.by_event_type", "Whether they are counted for each event type. Off: tenants name them."),
+    setting(
+        "metrics.most_values",
+        "How many tenants, webhooks and event types, each, are counted apart; the rest together as other.",
+    ),
+    setting(
         "dev.clock_speed",
         "Runs the clock of retries faster, to see days of retries in seconds; `redrive dev` only.",
     ),

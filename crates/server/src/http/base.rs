@@ -88,6 +88,7 @@ fn base(scheme: Scheme, host: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use axum::http::{HeaderName, HeaderValue, Request};
+    use prometheus_client::metrics::counter::Counter;
     use proptest::prelude::*;
 
     use super::*;
@@ -95,7 +96,12 @@ mod tests {
 
     fn surface(trusted: &str) -> std::sync::Arc<Surface> {
         let trusted_proxies = vec![trusted.parse().unwrap()];
-        Surface::new(axum::Router::new(), &Server { trusted_proxies, ..Server::default() }, None)
+        Surface::new(
+            axum::Router::new(),
+            &Server { trusted_proxies, ..Server::default() },
+            None,
+            Counter::default(),
+        )
     }
 
     fn scheme(peer: &str, lines: &[&str]) -> Scheme {

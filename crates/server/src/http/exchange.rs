@@ -47,6 +47,9 @@ impl Surface {
             }
         };
         if answer.status().is_client_error() || answer.status().is_server_error() {
+            if answer.status() == StatusCode::INTERNAL_SERVER_ERROR {
+                self.failed.inc();
+            }
             log_failure(answer.status(), &id, &method, &uri, client);
             if method != Method::HEAD {
                 api::name_request(&mut answer, id.as_str());
@@ -87,6 +90,7 @@ fn log_failure(status: StatusCode, id: &RequestId, method: &Method, uri: &Uri, c
 #[cfg(test)]
 mod tests {
     use axum::{Extension, Router, routing::get};
+    use prometheus_client::metrics::counter::Counter;
     use redrive_testkit::Api;
     use tokio_util::sync::CancellationToken;
 
@@ -97,7 +101,8 @@ mod tests {
     async fn serve(router: Router, settings: Server) -> (Api, CancellationToken) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let api = Api::new(listener.local_addr().unwrap(), "none");
-        let (surface, stop) = (Surface::new(router, &settings, None), CancellationToken::new());
+        let (surface, stop) =
+            (Surface::new(router, &settings, None, Counter::default()), CancellationToken::new());
         tokio::spawn(http::serve(listener, surface, stop.clone(), settings.drain_deadline.get()));
         (api, stop)
     }

@@ -22,6 +22,7 @@ use axum::Router;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use ipnet::IpNet;
+use prometheus_client::metrics::counter::Counter;
 use redrive_core::forwarded::is_trusted;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -60,11 +61,18 @@ pub(crate) struct Surface {
     trusted_proxies: Vec<IpNet>,
     cors: Cors,
     ids: RequestIds,
+    /// Counts requests that failed for no fault of their own.
+    failed: Counter,
 }
 
 impl Surface {
     /// The surface that the settings describe, before these routes.
-    pub(crate) fn new(router: Router, settings: &Server, tls: Option<Arc<Tls>>) -> Arc<Self> {
+    pub(crate) fn new(
+        router: Router,
+        settings: &Server,
+        tls: Option<Arc<Tls>>,
+        failed: Counter,
+    ) -> Arc<Self> {
         Arc::new(Self {
             router,
             places: Places::new(settings.max_connections, settings.max_connections_per_address),
@@ -73,6 +81,7 @@ impl Surface {
             trusted_proxies: settings.trusted_proxies.clone(),
             cors: Cors::new(&settings.cors_origins),
             ids: RequestIds::new(),
+            failed,
         })
     }
 

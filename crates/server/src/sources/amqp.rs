@@ -98,7 +98,9 @@ impl Amqp {
         while !stop.is_cancelled() {
             let began = clock::ticks();
             let ended = self.session(stop, patience).await;
-            self.figures.up.set(0);
+            if self.figures.up.set(0) == 0 && ended.is_err() {
+                self.figures.failed_tries.inc();
+            }
             self.figures.waiting.set(0);
             let Err(error) = ended else { return };
             if clock::ticks().saturating_sub(began) >= WORKED {
@@ -142,6 +144,7 @@ impl Amqp {
             begun = self.begin(connection) => begun?,
         };
         self.figures.up.set(1);
+        self.figures.failed_tries.set(0);
         let (source, queue, server) = (&self.name, &self.queue, self.broker.address());
         tracing::info!(source, queue, %server, "a source takes messages in");
         let mut intake = Intake::new(self);

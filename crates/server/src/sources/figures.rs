@@ -24,6 +24,7 @@ pub(super) struct Figures {
     messages: Family<MessageLabels, Counter>,
     up: Family<SourceLabel, Gauge<i64, AtomicI64>>,
     waiting: Family<SourceLabel, Gauge<i64, AtomicI64>>,
+    failed_tries: Family<SourceLabel, Gauge<i64, AtomicI64>>,
 }
 
 /// The figures of one source.
@@ -35,12 +36,19 @@ pub(super) struct SourceFigures {
     pub(super) up: Gauge<i64, AtomicI64>,
     /// How many messages wait here for the store, or for a quota.
     pub(super) waiting: Gauge<i64, AtomicI64>,
+    /// How often in a row it could not begin to take messages in.
+    pub(super) failed_tries: Gauge<i64, AtomicI64>,
 }
 
 impl Figures {
     /// Makes the figures and lists them in `registry`.
     pub(super) fn new(registry: &mut Registry) -> Self {
-        let figures = Self { messages: Family::default(), up: Family::default(), waiting: Family::default() };
+        let figures = Self {
+            messages: Family::default(),
+            up: Family::default(),
+            waiting: Family::default(),
+            failed_tries: Family::default(),
+        };
         registry.register(
             "redrive_source_messages",
             "Messages of a source that were let go of, by what became of them",
@@ -51,6 +59,11 @@ impl Figures {
             "redrive_source_waiting",
             "Messages of a source that wait for the store, or for a quota",
             figures.waiting.clone(),
+        );
+        registry.register(
+            "redrive_source_failed_tries",
+            "How often in a row a source could not begin to take messages in",
+            figures.failed_tries.clone(),
         );
         figures
     }
@@ -66,6 +79,7 @@ impl Figures {
             rejected: of("rejected"),
             up: self.up.get_or_create(&label).clone(),
             waiting: self.waiting.get_or_create(&label).clone(),
+            failed_tries: self.failed_tries.get_or_create(&label).clone(),
         }
     }
 }

@@ -336,6 +336,8 @@ macro_rules! conformance_suite {
         $crate::conformance_theme! { $open, upkeep:
             a_store_that_works_answers,
             vitals_tell_what_waits_and_what_is_dead,
+            tenants_with_many_dead_letters_are_counted,
+            webhooks_are_counted_until_they_are_deleted,
             what_waits_is_counted_by_priority,
             it_is_known_how_long_what_is_due_waits,
         }

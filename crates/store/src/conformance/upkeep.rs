@@ -7,6 +7,7 @@ use redrive_core::{
     event::Event,
     lane::{Lane, Priority},
     tenant::DEFAULT_POOL,
+    webhook::WebhookState,
 };
 
 use super::{Bench, RETRY, at, order};
@@ -65,4 +66,23 @@ pub async fn it_is_known_how_long_what_is_due_waits(bench: &Arc<Bench>) {
     assert_eq!(overdue(at(99)).await, since(at(30)));
     bench.claim_lane(bench.own(RETRY), at(99), 1).await;
     assert_eq!(overdue(at(99)).await, since(at(50)));
+}
+
+pub async fn tenants_with_many_dead_letters_are_counted(bench: &Arc<Bench>) {
+    let crowded = |dead| async move { bench.store().crowded(dead).await.unwrap() };
+    assert_eq!((crowded(0).await, crowded(1).await), (0, 0));
+    for _ in 0..3 {
+        let id = bench.leased(at(0)).await;
+        bench.ends(id, Next::Dead { reason: DeadReason::Expired }, at(1)).await;
+    }
+    assert_eq!((crowded(0).await, crowded(2).await, crowded(3).await), (1, 1, 0), "more than so many");
+}
+
+pub async fn webhooks_are_counted_until_they_are_deleted(bench: &Arc<Bench>) {
+    let count = || async { bench.store().vitals().await.unwrap().webhooks };
+    let before = count().await;
+    let webhook = bench.new_webhook().await;
+    assert_eq!(count().await, before + 1);
+    bench.set_state(webhook.id, WebhookState::Deleted).await;
+    assert_eq!(count().await, before);
 }

@@ -95,6 +95,18 @@ impl Upkeep for Postgres {
             })
         })
     }
+
+    fn crowded(&self, dead: usize) -> Answer<'_, u64> {
+        // Of each tenant no more is looked at than it takes to know.
+        let crowded = "SELECT count(*) FROM tenants WHERE EXISTS
+             (SELECT 1 FROM dead WHERE dead.tenant = tenants.id LIMIT 1 OFFSET $1)";
+        Box::pin(async move {
+            let dead = dead as i64;
+            let row = self.read(|session| async move { session.query_one(crowded, &[&dead]).await }).await?;
+            let count: i64 = row.try_get(0).map_err(|error| StoreError::Refused(error.to_string()))?;
+            Ok(count.unsigned_abs())
+        })
+    }
 }
 
 async fn vitals(session: Tx) -> Result<Vitals, Failure> {
@@ -107,9 +119,11 @@ async fn vitals(session: Tx) -> Result<Vitals, Failure> {
         };
         vitals.waiting[priority as usize] += plain::<i64>(&row, 1)?.unsigned_abs();
     }
-    let counts = "SELECT (SELECT count(*) FROM leased), (SELECT count(*) FROM dead)";
+    let counts = "SELECT (SELECT count(*) FROM leased), (SELECT count(*) FROM dead),
+                  (SELECT count(*) FROM webhooks WHERE NOT deleted)";
     let row = session.query_one(counts, &[]).await?;
     vitals.leased = plain::<i64>(&row, 0)?.unsigned_abs();
     vitals.dead = plain::<i64>(&row, 1)?.unsigned_abs();
+    vitals.webhooks = plain::<i64>(&row, 2)?.unsigned_abs();
     Ok(vitals)
 }

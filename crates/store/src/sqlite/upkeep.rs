@@ -85,7 +85,25 @@ impl Upkeep for Sqlite {
                 };
                 waiting[priority as usize] += row.get::<_, i64>(1)?.unsigned_abs();
             }
-            Ok(Vitals { commits, statements: 0, waiting, leased: count("leased")?, dead: count("dead")? })
+            Ok(Vitals {
+                commits,
+                statements: 0,
+                waiting,
+                leased: count("leased")?,
+                dead: count("dead")?,
+                webhooks: count("webhooks WHERE deleted = 0")?,
+            })
+        })
+    }
+
+    fn crowded(&self, dead: usize) -> Answer<'_, u64> {
+        self.read(move |connection| {
+            // Of each tenant no more is looked at than it takes to know.
+            let mut rows = connection.prepare_cached(
+                "SELECT count(*) FROM tenants WHERE EXISTS
+                 (SELECT 1 FROM dead WHERE dead.tenant = tenants.id LIMIT 1 OFFSET ?)",
+            )?;
+            rows.query_row([dead as i64], |row| row.get::<_, i64>(0)).map(i64::unsigned_abs)
         })
     }
 }

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use prometheus_client::metrics::gauge::Gauge;
 use redrive_core::backoff::Backoff;
 use tokio_util::sync::CancellationToken;
 
@@ -51,6 +52,10 @@ impl Office {
         };
         self.figures.up.set(i64::from(links.are_all_there()));
     }
+
+    fn failed_tries(&self, link: u8) -> &Gauge {
+        &self.figures.failed_tries[usize::from(link == IN)]
+    }
 }
 
 /// One of these connections, through all its losses.
@@ -75,14 +80,17 @@ impl Link {
             tracing::info!(broker = %office.settings.broker.address(), "{} again", name(self.which));
         }
         self.up_since = Some(ticks());
+        office.failed_tries(self.which).set(0);
         office.note(self.which, true);
     }
 
     fn is_down(&mut self, office: &Office, error: &BrokerError) {
         office.note(self.which, false);
-        // One that is lost as soon as it is there has not worked.
-        if self.up_since.take().is_some_and(|since| ticks().saturating_sub(since) >= STEADY) {
-            self.backoff.reset();
+        match self.up_since.take() {
+            Some(since) if ticks().saturating_sub(since) >= STEADY => self.backoff.reset(),
+            // One that is lost as soon as it is there has not worked.
+            Some(_) => {}
+            None => drop(office.failed_tries(self.which).inc()),
         }
         if std::mem::replace(&mut self.is_told, true) {
             return;

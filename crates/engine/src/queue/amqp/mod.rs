@@ -56,13 +56,22 @@ pub(crate) struct Figures {
     /// Messages that are no tickets.
     rejected: Counter,
     up: Gauge,
+    /// How often in a row a connection could not be made: for tickets that leave, and for those that come in.
+    failed_tries: [Gauge; 2],
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LinkLabel {
+    link: &'static str,
 }
 
 impl Figures {
     pub(crate) fn new(registry: &mut Registry) -> Self {
         let fates = Family::<Fate, Counter>::default();
         let fate = |fate| fates.get_or_create(&Fate { fate }).clone();
+        let tries = Family::<LinkLabel, Gauge>::default();
         let figures = Self {
+            failed_tries: ["issue", "take"].map(|link| tries.get_or_create(&LinkLabel { link }).clone()),
             issued: fate("issued"),
             unconfirmed: fate("unconfirmed"),
             taken: fate("taken"),
@@ -80,6 +89,11 @@ impl Figures {
             "webhook_amqp_up",
             "Whether this node has every connection to RabbitMQ that it needs for tickets",
             figures.up.clone(),
+        );
+        registry.register(
+            "redrive_amqp_failed_tries",
+            "How often in a row a connection to RabbitMQ could not be made, for issuing tickets and for taking them",
+            tries,
         );
         figures
     }

@@ -1,0 +1,180 @@
+//! The figures of the whole application as text.
+//!
+//! What is of the whole store is told by every node alike, and its help says so: over several nodes one takes the
+//! greatest, never the sum.
+
+mod counted;
+mod process;
+
+use std::sync::{Arc, atomic::AtomicU64};
+
+use prometheus_client::{
+    encoding::text::{encode_eof, encode_registry},
+    metrics::{counter::ConstCounter, family::Family, gauge::Gauge, info::Info},
+    registry::Registry,
+};
+use redrive_core::{breaker::CircuitState, lane::Priority};
+
+pub(super) use self::counted::Counting;
+use self::counted::{CROWDED, Counted};
+use super::App;
+
+type Share = Gauge<f64, AtomicU64>;
+/// One label and its value.
+type Label = [(&'static str, String); 1];
+
+/// Tells what this program is, for as long as it runs.
+pub fn describe(registry: &mut Registry, node: &str, role: &str, store: &str) {
+    let labels = [
+        ("version", env!("CARGO_PKG_VERSION").to_owned()),
+        ("node", node.to_owned()),
+        ("role", role.to_owned()),
+        ("store", store.to_owned()),
+    ];
+    registry.register(
+        "redrive_build",
+        "What this node is and which version it runs",
+        Info::new(labels.to_vec()),
+    );
+}
+
+fn gauge(registry: &mut Registry, name: &str, help: &str, value: u64) {
+    let gauge: Gauge = Gauge::default();
+    gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+    registry.register(name, help, gauge);
+}
+
+fn by_label(
+    registry: &mut Registry,
+    name: &str,
+    help: &str,
+    label: &'static str,
+    values: impl IntoIterator<Item = (String, f64)>,
+) {
+    let family = Family::<Label, Share>::default();
+    for (value, number) in values {
+        family.get_or_create(&[(label, value)]).set(number);
+    }
+    registry.register(name, help, family);
+}
+
+impl App {
+    /// OpenMetrics text: what the data path counted, and how the store and this node are doing now.
+    /// What only the store knows is left out while it does not answer; `webhook_store_up` says so.
+    pub async fn metrics_text(self: &Arc<Self>) -> String {
+        let counted = self.counted().await;
+        let mut now = Registry::default();
+        self.of_this_node(&mut now);
+        self.of_circuits(&mut now, counted.as_ref());
+        if let Some(counted) = counted {
+            of_the_store(&mut now, &counted);
+        }
+        process::list(&mut now);
+        let mut text = String::new();
+        let encoded = encode_registry(&mut text, &self.metrics.lock())
+            .and_then(|()| encode_registry(&mut text, &now))
+            .and_then(|()| encode_eof(&mut text));
+        debug_assert!(encoded.is_ok(), "writing to memory does not fail");
+        text
+    }
+
+    fn of_this_node(&self, registry: &mut Registry) {
+        let load = self.engine.load();
+        let used = load.unsettled as f64 / load.slots.max(1) as f64;
+        by_label(
+            registry,
+            "webhook_worker_pool_utilization",
+            "The share of this node's sending slots that is taken, shown for each pool it sends for",
+            "pool",
+            self.rules.pools.iter().map(|pool| (pool.clone(), used)),
+        );
+        let slots = if self.rules.pools.is_empty() { 0 } else { load.slots };
+        let idle = slots.saturating_sub(load.unsettled);
+        by_label(
+            registry,
+            "webhook_workers",
+            "This node's sending slots: active ones have a request whose outcome is not stored yet",
+            "state",
+            [("active".to_owned(), load.unsettled as f64), ("idle".to_owned(), idle as f64)],
+        );
+        gauge(
+            registry,
+            "redrive_deliveries_in_memory",
+            "Deliveries in this node's memory",
+            load.items as u64,
+        );
+        gauge(
+            registry,
+            "redrive_requests_unsettled",
+            "Requests whose outcome is not stored yet",
+            load.unsettled as u64,
+        );
+    }
+
+    fn of_circuits(&self, registry: &mut Registry, counted: Option<&Counted>) {
+        let circuits = self.engine.circuits();
+        // Of webhooks that are not in use a node knows nothing: the store has counted them.
+        let moved = circuits.open + circuits.half_open;
+        let closed = counted.map_or(circuits.closed, |counted| {
+            usize::try_from(counted.vitals.webhooks).unwrap_or(usize::MAX).saturating_sub(moved)
+        });
+        let by_state = CircuitState::ALL.map(|state| {
+            let count = match state {
+                CircuitState::Closed => closed,
+                CircuitState::Open => circuits.open,
+                CircuitState::HalfOpen => circuits.half_open,
+            };
+            (state.name().to_owned(), count as f64)
+        });
+        by_label(
+            registry,
+            "webhook_circuit_breaker_state",
+            "Circuits by state, of the whole store: over nodes take the max, not the sum",
+            "state",
+            by_state,
+        );
+        gauge(
+            registry,
+            "webhook_circuits_open_over_1h",
+            "Circuits that have been open for more than an hour, of the whole store: take the max, not the sum",
+            circuits.open_over_an_hour as u64,
+        );
+    }
+}
+
+fn of_the_store(registry: &mut Registry, counted: &Counted) {
+    let vitals = &counted.vitals;
+    by_label(
+        registry,
+        "webhook_queue_depth",
+        "Deliveries waiting in the store, retries of later included; of the whole store: take the max, not the sum",
+        "priority",
+        Priority::ALL
+            .into_iter()
+            .zip(vitals.waiting)
+            .map(|(priority, count)| (priority.name().to_owned(), count as f64)),
+    );
+    let help = "Dead deliveries that were not redriven, of the whole store: take the max, not the sum";
+    gauge(registry, "webhook_dlq_size", help, vitals.dead);
+    let help = format!(
+        "Tenants with more than {CROWDED} dead letters, of the whole store: take the max, not the sum"
+    );
+    gauge(registry, "webhook_tenants_dlq_over_threshold", &help, counted.crowded);
+    let help = "Due deliveries held back by an open circuit, of the first hundred circuits and up to ten thousand of each; \
+         of the whole store: take the max, not the sum";
+    gauge(registry, "webhook_circuit_blocked_deliveries", help, counted.blocked);
+    let help = "Deliveries leased to nodes, of the whole store: take the max, not the sum";
+    gauge(registry, "redrive_deliveries_leased", help, vitals.leased);
+    let help = "Webhooks, of the whole store: take the max, not the sum";
+    gauge(registry, "redrive_webhooks", help, vitals.webhooks);
+    registry.register(
+        "redrive_store_commits",
+        "Transactions that this node has committed in the store",
+        ConstCounter::new(vitals.commits),
+    );
+    registry.register(
+        "redrive_store_statements",
+        "Statements that this node has sent to a database server",
+        ConstCounter::new(vitals.statements),
+    );
+}

@@ -1,0 +1,74 @@
+//! What operators see: a real Prometheus scrapes real servers, and every figure is compared with what was sent. The
+//! alert rules and the dashboard are judged by the same Prometheus, and by `promtool`.
+
+// Tests may read clocks, and a test that cannot go on should panic.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
+
+mod documents;
+mod fleet;
+mod one;
+mod quick;
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
+
+use redrive_testkit::Api;
+use serde_json::{Value, json};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// One attempt, and no more.
+fn once() -> Value {
+    json!({"schedule": [0]})
+}
+
+async fn publish(api: &Api, event_type: &str, count: usize) {
+    for n in 0..count {
+        api.publish(event_type, json!({"n": n})).await;
+    }
+}
+
+/// The names of all metrics that an expression uses.
+fn names_in(expression: &str) -> BTreeSet<String> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let words = expression.split(|c| !is_part(c));
+    let ours = |word: &&str| ["webhook_", "redrive_", "process_"].iter().any(|start| word.starts_with(start));
+    words.filter(ours).map(str::to_owned).collect()
+}
+
+/// Every query of the dashboard with the title of its panel, for all nodes and some minutes.
+fn dashboard_queries() -> Vec<(String, String)> {
+    let dashboard: Value = serde_json::from_str(&read("deploy/grafana/redrive.json")).unwrap();
+    let mut queries = Vec::new();
+    let rows = dashboard["panels"].as_array().unwrap();
+    let inside = rows.iter().flat_map(|row| row["panels"].as_array().cloned().unwrap_or_default());
+    for panel in rows.iter().cloned().chain(inside) {
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            let query = target["expr"].as_str().unwrap().replace("$__rate_interval", "5m");
+            let query = query.replace("$job", ".*").replace("$node", ".*");
+            assert!(!query.contains('$'), "{query}");
+            queries.push((panel["title"].as_str().unwrap().to_owned(), query));
+        }
+    }
+    queries
+}
+
+/// The names of all metrics on a page, as its `# TYPE` lines give them with what their samples add to it.
+fn told(page: &str) -> BTreeSet<String> {
+    let kinds = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    kinds
+        .map(|(name, kind)| match kind {
+            "counter" => format!("{name}_total"),
+            "info" => format!("{name}_info"),
+            _ => name.to_owned(),
+        })
+        .collect()
+}
