@@ -251,6 +251,7 @@ mod tests {
             subject: subject.map(Into::into),
             priority: Priority::Normal,
             metadata: None,
+            trace: None,
         }
     }
 

@@ -42,6 +42,7 @@ pub mod subscription;
 pub mod tenant;
 pub mod ticket;
 pub mod time;
+pub mod trace;
 pub mod traffic;
 pub mod vault;
 pub mod verification;

@@ -263,6 +263,7 @@ impl Bench {
             subject: None,
             priority: Priority::Normal,
             metadata: None,
+            trace: None,
         }
     }
 
