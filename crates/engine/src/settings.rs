@@ -7,7 +7,7 @@ use redrive_core::{
     tenant::DEFAULT_POOL,
 };
 
-use crate::queue::amqp::Tickets;
+use crate::{queue::amqp::Tickets, trace::Tracing};
 
 /// Limits and defaults of the data path.
 #[derive(Clone, Debug)]
@@ -57,6 +57,8 @@ pub struct Settings {
     pub redis: Option<RedisSettings>,
     /// How ready work is told to other nodes beside the store; none without a broker.
     pub tickets: Option<Tickets>,
+    /// Where spans of traces go; none are made without it.
+    pub tracing: Option<Tracing>,
 }
 
 /// Where Redis is, and how nodes find one another in it.
@@ -104,6 +106,7 @@ impl Default for Settings {
             user_agent: concat!("Redrive/", env!("CARGO_PKG_VERSION")).into(),
             redis: None,
             tickets: None,
+            tracing: None,
         }
     }
 }
