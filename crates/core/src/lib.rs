@@ -33,6 +33,7 @@ pub mod pace;
 pub mod quota;
 pub mod reach;
 pub mod recovery;
+pub mod repeats;
 pub mod retention;
 pub mod retry;
 pub mod schema;

@@ -221,18 +221,16 @@ impl Inner {
         began: Option<u64>,
         result: &Result<Published, StoreError>,
     ) {
+        // It is offered again, and that is told.
+        if matches!(result, Ok(Published::ConfigChanged | Published::Fenced)) {
+            return;
+        }
         let (Some(recording), Some(began)) = (self.recording(event), began) else { return };
         let publish = recording.publish_id();
         let mut span =
             recording.span("commit", publish.part(COMMIT), Some(publish), began, self.clock.nanos());
         span.attributes = vec![("redrive.event_id", text(event.id))];
-        match result {
-            Ok(Published::ConfigChanged) => {
-                span.attributes.push(("redrive.again", Value::Flag(true)));
-            }
-            Ok(_) => {}
-            Err(error) => span.error = Some(error.to_string()),
-        }
+        span.error = result.as_ref().err().map(ToString::to_string);
         recording.give(span);
     }
 

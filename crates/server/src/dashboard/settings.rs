@@ -41,7 +41,7 @@ struct Section<'a> {
 }
 
 /// What the sections of the file are about.
-const SECTIONS: [(&str, &str); 19] = [
+const SECTIONS: [(&str, &str); 20] = [
     ("", "This node"),
     ("server", "The HTTP server"),
     ("database", "The store"),
@@ -61,6 +61,7 @@ const SECTIONS: [(&str, &str); 19] = [
     ("limits", "How fast"),
     ("webhooks", "Webhooks that never work"),
     ("log", "The log"),
+    ("tracing", "Traces"),
 ];
 
 fn sections(settings: &[InForce]) -> Vec<Section<'_>> {
