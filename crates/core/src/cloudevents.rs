@@ -13,6 +13,7 @@ use crate::{
     event::{Event, MAX_IDEMPOTENCY_KEY, MAX_NAME},
     invalid::{Invalid, plain_text},
     time::Time,
+    trace::Trace,
 };
 
 /// The content type of one event in structured mode.
@@ -130,6 +131,8 @@ pub struct Incoming {
     pub idempotency_key: Box<str>,
     /// Everything else, for people to see: `id`, `time`, `dataschema`, extensions.
     pub metadata: Bytes,
+    /// The trace that its extensions `traceparent` and `tracestate` name.
+    pub trace: Option<Trace>,
 }
 
 /// Reads the attributes of a CloudEvent, without its data.
@@ -162,6 +165,7 @@ pub fn read(mut attributes: BTreeMap<String, Value>) -> Result<Incoming, Invalid
     if let Some(schema) = optional(&mut attributes, "dataschema")? {
         kept.insert("cloudevents_dataschema".to_owned(), schema.into());
     }
+    let trace = trace(&attributes);
     for (name, value) in attributes {
         kept.extend(extension(name, value)?);
     }
@@ -171,7 +175,14 @@ pub fn read(mut attributes: BTreeMap<String, Value>) -> Result<Incoming, Invalid
         source: source.into(),
         subject: subject.map(Into::into),
         metadata: Value::Object(kept).to_string().into(),
+        trace,
     })
+}
+
+/// The trace of an event with the distributed tracing extension. What cannot be used is ignored.
+fn trace(attributes: &BTreeMap<String, Value>) -> Option<Trace> {
+    let text = |name| attributes.get(name).and_then(Value::as_str);
+    Trace::of_caller(text("traceparent")?, text("tracestate").unwrap_or_default())
 }
 
 /// The key under which a repeat is known: the two make an event what it is, so both are in it.
@@ -251,6 +262,7 @@ mod tests {
             subject: subject.map(Into::into),
             priority: Priority::Normal,
             metadata: None,
+            trace: None,
         }
     }
 

@@ -13,6 +13,7 @@ use crate::{
     lane::Priority,
     tenant::TenantId,
     time::Time,
+    trace::Trace,
 };
 
 /// The longest idempotency key.
@@ -45,6 +46,8 @@ pub struct Event {
     pub priority: Priority,
     /// The publisher's own notes, a JSON object; never sent to endpoints.
     pub metadata: Option<Bytes>,
+    /// The trace it belongs to, if it belongs to one. Boxed: most have none.
+    pub trace: Option<Box<Trace>>,
 }
 
 /// Why deliveries are called off whose payload was erased.
@@ -191,6 +194,7 @@ mod tests {
             subject: None,
             priority: Priority::Normal,
             metadata: None,
+            trace: None,
         }
     }
 

@@ -6,9 +6,11 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use redrive_core::{
     AttemptId, Time,
     breaker::Call,
+    event::Event,
     outcome::{Answer, SendFailure},
     pace::Pace,
     signature,
+    trace::SpanId,
 };
 use redrive_egress::{Answered, Exchange, Failed, Outbound, Timings};
 
@@ -30,6 +32,8 @@ const X_WEBHOOK_DELIVERY: HeaderName = HeaderName::from_static("x-webhook-delive
 const X_WEBHOOK_ATTEMPT: HeaderName = HeaderName::from_static("x-webhook-attempt");
 const X_WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("x-webhook-timestamp");
 pub(crate) const X_WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("x-webhook-signature");
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 const X_IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("x-idempotency-key");
 
 /// A try and what came of it.
@@ -37,6 +41,8 @@ pub(crate) struct Tried {
     pub(crate) id: AttemptId,
     pub(crate) executed_at: Time,
     pub(crate) exchange: Exchange,
+    /// When it began, in nanoseconds, if it is to be in a trace.
+    pub(crate) traced: Option<u64>,
 }
 
 impl Tried {
@@ -62,7 +68,7 @@ impl Inner {
             }
             Ok(Gate::Poison) => {
                 let message = "the sending process died three times while sending this delivery";
-                let tried = self.failed_try(SendFailure::SenderDied, message);
+                let tried = self.failed_try(&ready, SendFailure::SenderDied, message);
                 self.record_attempt(ready, pass, tried).await;
             }
             Ok(Gate::End(next)) => {
@@ -121,16 +127,18 @@ impl Inner {
 
     async fn attempt(self: &Arc<Self>, ready: &Ready, hook: &Hook) -> Tried {
         let executed_at = self.clock.now();
+        let traced = self.nanos_if_recorded(&ready.event);
+        let id = AttemptId::new(executed_at, &clock::randomness());
         if let Some(began) = ready.began {
             self.pace(|pace, retries, now| pace.fresh(now.saturating_sub(began), retries, now));
         }
         self.metrics.dispatch_latency.observe(executed_at.since(ready.due).as_secs_f64());
         let Some(target) = hook.target().cloned() else {
-            return self.failed_try(SendFailure::Protocol, "the webhook's URL cannot be used");
+            return self.failed_try(ready, SendFailure::Protocol, "the webhook's URL cannot be used");
         };
         let body = ready.format.render(&ready.event);
         let request = Outbound {
-            headers: self.headers(ready, hook, executed_at, &body),
+            headers: self.headers(ready, hook, id, executed_at, &body),
             target,
             body,
             timeout: hook.policy.timeout(ready.attempt),
@@ -141,21 +149,33 @@ impl Inner {
             () = self.cut.cancelled() => cut_off(began),
         };
         self.metrics.exchanged(&exchange.timings);
-        Tried { id: AttemptId::new(executed_at, &clock::randomness()), executed_at, exchange }
+        Tried { id, executed_at, exchange, traced }
     }
 
     /// A try that did not get as far as a request.
-    fn failed_try(&self, failure: SendFailure, message: &str) -> Tried {
+    fn failed_try(&self, ready: &Ready, failure: SendFailure, message: &str) -> Tried {
         let executed_at = self.clock.now();
         let failed = Failed { failure, message: message.into(), status: None };
         Tried {
             id: AttemptId::new(executed_at, &clock::randomness()),
             executed_at,
             exchange: Exchange { result: Err(failed), timings: Timings::default() },
+            traced: self.nanos_if_recorded(&ready.event),
         }
     }
 
-    fn headers(&self, ready: &Ready, hook: &Hook, at: Time, body: &[u8]) -> HeaderMap {
+    /// The `traceparent` of a request: within the attempt's span if it is recorded, otherwise the publisher's as it
+    /// came.
+    pub(crate) fn traceparent(&self, event: &Event, attempt: AttemptId) -> Option<String> {
+        let trace = event.trace.as_ref()?;
+        let span = match self.recording(event) {
+            Some(_) => SpanId::of_attempt(attempt),
+            None => trace.parent.unwrap_or_else(|| SpanId::of_event(event.id)),
+        };
+        Some(trace.traceparent(span))
+    }
+
+    fn headers(&self, ready: &Ready, hook: &Hook, id: AttemptId, at: Time, body: &[u8]) -> HeaderMap {
         let event_id = ready.event.id.to_string();
         let secrets: Vec<_> = signature::live(&hook.secrets, at).collect();
         let signatures = signature::sign(hook.signature, &secrets, &event_id, at, body);
@@ -180,6 +200,11 @@ impl Inner {
             if let Ok(name) = HeaderName::try_from(name) {
                 headers.insert(name, owned(value));
             }
+        }
+        if let Some(traceparent) = self.traceparent(&ready.event, id) {
+            headers.insert(TRACEPARENT, owned(traceparent));
+            let state = ready.event.trace.as_ref().and_then(|trace| trace.state());
+            headers.extend(state.map(|state| (TRACESTATE, text(state))));
         }
         for (name, value) in hook.headers.iter().flat_map(|own| own.iter()) {
             headers.insert(name.clone(), value.clone());

@@ -18,6 +18,9 @@ use rand::Rng;
 use redrive_core::{Time, id::Randomness};
 use tokio::sync::Notify;
 
+/// Nanoseconds in a millisecond.
+const MILLI: i64 = 1_000_000;
+
 /// What time it is. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Clock(Kind);
@@ -48,6 +51,12 @@ impl System {
     /// What the time would be if nobody had been told a later one.
     fn follow(&self) -> i64 {
         self.origin.load(Relaxed) + self.passed()
+    }
+
+    fn nanos(&self) -> i64 {
+        let passed = (ticks() - self.start).as_nanos() as f64 * self.speed;
+        let time = self.origin.load(Relaxed).saturating_mul(MILLI).saturating_add(passed as i64);
+        time.max(self.floor.load(Relaxed).saturating_mul(MILLI))
     }
 
     fn now(&self) -> i64 {
@@ -97,6 +106,15 @@ impl Clock {
             Kind::System(system) => Time::from_millis(system.now()),
             Kind::Manual(manual) => Time::from_millis(manual.millis.load(Relaxed)),
         }
+    }
+
+    /// The time now in nanoseconds since 1970, for measuring; never before what [`Clock::now`] has told.
+    pub fn nanos(&self) -> u64 {
+        let nanos = match &self.0 {
+            Kind::System(system) => system.nanos(),
+            Kind::Manual(manual) => manual.millis.load(Relaxed).saturating_mul(MILLI),
+        };
+        nanos.unsigned_abs()
     }
 
     /// The store's clock said `time` just now: from now on this clock, and every clone of it, follows that one.
@@ -200,6 +218,18 @@ mod tests {
         assert!(!sleeper.is_finished());
         clock.advance(Duration::from_millis(100));
         sleeper.await.unwrap();
+    }
+
+    #[test]
+    fn nanoseconds_never_fall_behind_what_was_told() {
+        for clock in [Clock::system(), Clock::at_speed(1000.0), Clock::manual(Time::from_millis(1_000))] {
+            for _ in 0..10_000 {
+                let told = clock.now();
+                let (one, other) = (clock.nanos(), clock.nanos());
+                assert!(one >= told.millis() as u64 * 1_000_000 && other >= one);
+                assert!(one / 1_000_000 <= clock.now().millis() as u64 + 1);
+            }
+        }
     }
 
     #[tokio::test]

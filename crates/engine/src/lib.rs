@@ -13,7 +13,7 @@
 //! `sharing` has Redis count it instead.
 //!
 //! The engine carries out what `redrive-core` decides and `redrive-store` remembers. Only `record` writes
-//! outcomes, only `queue` claims, only `clock` reads a clock or rolls dice.
+//! outcomes, only `queue` claims, `trace` makes spans of it all, only `clock` reads a clock or rolls dice.
 
 pub mod amqp;
 mod attempt;
@@ -45,6 +45,7 @@ mod shares;
 mod sharing;
 mod supervisor;
 mod tenancy;
+mod trace;
 mod verification;
 mod waiting;
 mod webhooks;
@@ -68,6 +69,7 @@ pub use registry::{Hook, Registry};
 pub use replay::{ReplayError, ReplayTo};
 pub use settings::{RedisSettings, Settings};
 pub use tenancy::Tenancy;
+pub use trace::{Span, SpanKind, Tracing, Value};
 pub use waiting::{GateView, Waiting};
 pub use webhooks::ChangeError;
 

@@ -14,6 +14,7 @@ use redrive_core::{
     invalid::Invalid,
     lane::{Lane, Priority},
     ticket::GRACE,
+    trace::Trace,
     webhook::WebhookState,
 };
 use redrive_store::{Birth, KeyClaim, NewDelivery, NewEvent, Published, StoreError};
@@ -53,6 +54,8 @@ pub struct Draft {
     pub priority: Priority,
     /// Send it to this webhook alone, whatever it subscribes to.
     pub only: Option<WebhookId>,
+    /// The publisher's trace, if it has one.
+    pub trace: Option<Box<Trace>>,
 }
 
 /// What a publisher gets for its event.
@@ -121,6 +124,20 @@ impl Engine {
         let (event, only) = inner.event(draft);
         event.validate()?;
         let event = Arc::new(event);
+        let publishing = inner.trace_publish(&event);
+        let published = self.publish_event(&event, only).await;
+        if let Some(publishing) = publishing {
+            publishing.ends(&published);
+        }
+        published
+    }
+
+    async fn publish_event(
+        &self,
+        event: &Arc<Event>,
+        only: Option<WebhookId>,
+    ) -> Result<Receipt, PublishError> {
+        let inner = &self.0;
         let mut renewals = 0;
         for _ in 0..MAX_FAN_OUTS {
             let store = &*inner.store;
@@ -129,18 +146,18 @@ impl Engine {
                 inner.registry.fan_out(store, &event.tenant, &event.event_type, subject, only).await?;
             let Some(mut fan_out) = fan_out else { return Err(PublishError::NoTenant) };
             fan_out.hooks.retain(|hook| !hook.has_expired(event.timestamp));
-            leave_out_filtered(&event, only, &mut fan_out.hooks);
+            leave_out_filtered(event, only, &mut fan_out.hooks);
             let deliveries = fan_out.hooks.len();
             let term = inner.fleet.term();
             if only.is_none()
-                && let Err(refused) = inner.check_standing(&event, &fan_out.standing).await
+                && let Err(refused) = inner.check_standing(event, &fan_out.standing).await
             {
-                match inner.reconsidered(&term, &event, fan_out, refused).await? {
+                match inner.reconsidered(&term, event, fan_out, refused).await? {
                     Some(receipt) => return Ok(receipt),
                     None => continue,
                 }
             }
-            match inner.commit(&term, &event, fan_out).await? {
+            match inner.commit(&term, event, fan_out).await? {
                 Published::ConfigChanged => inner.registry.refresh(store, &event.tenant).await?,
                 Published::New { sequence_number } => {
                     inner.metrics.published.inc();
@@ -192,8 +209,9 @@ struct Planned {
 impl Inner {
     fn event(&self, draft: Draft) -> (Event, Option<WebhookId>) {
         let now = self.clock.now();
+        let id = EventId::new(now, &clock::randomness());
         let event = Event {
-            id: EventId::new(now, &clock::randomness()),
+            id,
             tenant: draft.tenant,
             event_type: draft.event_type,
             data: draft.data,
@@ -203,6 +221,7 @@ impl Inner {
             subject: draft.subject,
             priority: draft.priority,
             metadata: draft.metadata,
+            trace: self.trace_of(id, draft.trace),
         };
         (event, draft.only)
     }
@@ -245,6 +264,7 @@ impl Inner {
         fan_out: FanOut,
     ) -> Result<Published, StoreError> {
         let began = clock::ticks();
+        let traced = self.nanos_if_recorded(event);
         let planned = self.plan(event, fan_out.hooks);
         let new = NewEvent {
             event: event.clone(),
@@ -268,6 +288,7 @@ impl Inner {
         let (answer, answered) = oneshot::channel();
         let (inner, event, term) = (self.clone(), event.clone(), term.clone());
         let done = Box::new(move |result: Result<Published, StoreError>| {
+            inner.trace_commit(&event, traced, &result);
             inner.committed(&term, &event, planned, began, &result);
             // The publisher may have gone away; its event is published all the same.
             let _ = answer.send(result);

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use redrive_core::{
-    DeliveryStatus, FailureCategory, Time,
+    AttemptId, DeliveryStatus, FailureCategory, Time,
     breaker::{Call, SavedCircuit},
     decide::{Decided, Decision, Situation, decide, has_failed_for_too_long},
     event::ERASED,
@@ -80,7 +80,9 @@ impl Inner {
             hold_until: decided.hold_until,
             failing: changed.failing,
         };
+        let (traced, timings) = (tried.traced, tried.exchange.timings);
         let mut attempt = self.describe(&ready, &pass, tried, &verdict, &decided);
+        self.trace_attempt(&ready, &pass.hook, traced, &attempt, &timings);
         if cancel.as_deref() == Some(ERASED) {
             // It may repeat what it was sent.
             attempt.response_body_sample = None;
@@ -203,7 +205,7 @@ impl Inner {
             failure_category,
             http_status_code: None,
             error_message: None,
-            custom_headers: custom_headers(ready, &pass.hook),
+            custom_headers: self.custom_headers(ready, &pass.hook, id),
             response_headers: None,
             response_body_sample: None,
             timings,
@@ -297,6 +299,10 @@ impl Inner {
         if disabled {
             let reason = outcome.disable.as_ref().map_or(GONE, |disable| &disable.reason);
             self.webhook_disabled(pending.ready.webhook, outcome.tenant.clone(), reason);
+        }
+        if status != DeliveryStatus::Pending {
+            let attempts = pending.ready.attempt - u32::from(outcome.attempt.is_none());
+            self.trace_end(&pending.ready, status, attempts);
         }
         self.settle(&pending.ready, status == DeliveryStatus::Pending);
     }
@@ -435,18 +441,26 @@ fn phases(timings: &Timings) -> PhaseTimings {
     }
 }
 
-/// The headers that not every request has: the format's, and the names of the webhook's own. Their values may be
-/// credentials: they are not kept.
-fn custom_headers(ready: &Ready, hook: &Hook) -> Option<bytes::Bytes> {
-    let mut lines = String::new();
-    if ready.format == PayloadFormat::Cloudevents {
-        lines = format!("content-type: {}\n", ready.format.content_type());
+impl Inner {
+    /// The headers that not every request has: the format's, the trace's, and the names of the webhook's own. Their
+    /// values may be credentials: they are not kept.
+    fn custom_headers(&self, ready: &Ready, hook: &Hook, attempt: AttemptId) -> Option<bytes::Bytes> {
+        let mut lines = String::new();
+        if ready.format == PayloadFormat::Cloudevents {
+            lines = format!("content-type: {}\n", ready.format.content_type());
+        }
+        for (name, value) in ready.format.headers(&ready.event) {
+            lines += &format!("{name}: {value}\n");
+        }
+        if let Some(traceparent) = self.traceparent(&ready.event, attempt) {
+            lines += &format!("traceparent: {traceparent}\n");
+        }
+        if let Some(state) = ready.event.trace.as_ref().and_then(|trace| trace.state()) {
+            lines += &format!("tracestate: {state}\n");
+        }
+        for name in hook.headers.iter().flat_map(|headers| headers.keys()) {
+            lines += &format!("{name}: [redacted]\n");
+        }
+        (!lines.is_empty()).then(|| lines.into())
     }
-    for (name, value) in ready.format.headers(&ready.event) {
-        lines += &format!("{name}: {value}\n");
-    }
-    for name in hook.headers.iter().flat_map(|headers| headers.keys()) {
-        lines += &format!("{name}: [redacted]\n");
-    }
-    (!lines.is_empty()).then(|| lines.into())
 }

@@ -7,7 +7,7 @@ use redrive_core::{
     tenant::DEFAULT_POOL,
 };
 
-use crate::{metrics::Series, queue::amqp::Tickets};
+use crate::{metrics::Series, queue::amqp::Tickets, trace::Tracing};
 
 /// Limits and defaults of the data path.
 #[derive(Clone, Debug)]
@@ -59,6 +59,8 @@ pub struct Settings {
     pub tickets: Option<Tickets>,
     /// Which figures are kept for each tenant, webhook and event type.
     pub series: Series,
+    /// Where spans of traces go; none are made without it.
+    pub tracing: Option<Tracing>,
 }
 
 /// Where Redis is, and how nodes find one another in it.
@@ -107,6 +109,7 @@ impl Default for Settings {
             redis: None,
             tickets: None,
             series: Series::default(),
+            tracing: None,
         }
     }
 }

@@ -153,6 +153,7 @@ async fn publish_leased(store: &Arc<dyn Store>, hook: &Webhook, epoch: redrive_s
         subject: None,
         priority: Priority::Normal,
         metadata: None,
+        trace: None,
     };
     let id = DeliveryId::new(START, &clock::randomness());
     let (format, lane, birth) = (PayloadFormat::Envelope, FRESH, Birth::Leased);

@@ -1,6 +1,42 @@
-//! The log: one line per thing worth knowing, on standard error.
+//! The log: one line per thing worth knowing, on standard error, as text for people or as JSON for machines.
 
-use tracing_subscriber::{EnvFilter, filter::LevelFilter};
+mod json;
+mod repeats;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use tracing_subscriber::{
+    EnvFilter, Layer as _,
+    filter::{FilterExt as _, LevelFilter},
+    fmt::layer,
+    layer::SubscriberExt as _,
+    util::SubscriberInitExt as _,
+};
+
+pub(crate) use repeats::LeftOut;
+
+use crate::config::Log;
+
+/// What a line of the log looks like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// A line to be read.
+    #[default]
+    Text,
+    /// An object of JSON.
+    Json,
+}
+
+impl fmt::Display for LogFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Text => "text",
+            Self::Json => "json",
+        })
+    }
+}
 
 /// Says what is wrong with a filter, if anything is.
 pub(crate) fn check(level: &str) -> Result<(), String> {
@@ -13,15 +49,26 @@ pub(crate) fn check(level: &str) -> Result<(), String> {
     level.parse::<EnvFilter>().map(drop).map_err(|error| error.to_string())
 }
 
-/// Starts writing the log. The filter was checked with the other settings.
-pub(crate) fn start(level: &str) {
+/// Starts writing the log. The filter was checked with the other settings. Whoever runs for long has
+/// [`LeftOut::tell`] say what was not written.
+pub(crate) fn start(log: &Log) -> LeftOut {
     // What this library has to say of a broker that is away is said once, by us.
-    let filter = EnvFilter::new(format!("lapin=off,{level}"));
+    let filter = EnvFilter::new(format!("lapin=off,{}", log.level));
+    let (repeats, left_out) = repeats::limited();
+    let filter = filter.and(repeats);
     let ansi = std::env::var_os("NO_COLOR").is_none() && std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let registry = tracing_subscriber::registry();
     // A second start in one process keeps the first one's log.
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(ansi)
-        .try_init();
+    let _ = match log.format {
+        LogFormat::Text => {
+            let lines = layer().with_writer(std::io::stderr).with_ansi(ansi);
+            registry.with(lines.with_filter(filter)).try_init()
+        }
+        LogFormat::Json => {
+            let lines = layer().event_format(json::Lines).fmt_fields(json::Fields);
+            let lines = lines.with_writer(std::io::stderr).with_ansi(false);
+            registry.with(lines.with_filter(filter)).try_init()
+        }
+    };
+    left_out
 }

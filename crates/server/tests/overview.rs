@@ -136,6 +136,7 @@ impl House {
                 metadata: None,
                 priority,
                 only: None,
+                trace: None,
             };
             self.app.engine().publish(draft).await.unwrap();
         }

@@ -33,6 +33,7 @@ struct EventLine<'a> {
     priority: &'static str,
     sequence_number: i64,
     erased_at: Option<Time>,
+    trace_id: Option<String>,
     metadata: Option<Box<RawValue>>,
     data: Option<Box<RawValue>>,
 }
@@ -149,6 +150,7 @@ impl Packing {
             priority: event.priority.name(),
             sequence_number: stored.sequence_number,
             erased_at: stored.erased_at,
+            trace_id: event.trace.as_ref().map(|trace| trace.id.to_string()),
             metadata: event.metadata.as_deref().map_or(Ok(None), one_line)?,
             data: one_line(&event.data)?,
         })

@@ -28,6 +28,7 @@ fn ready(lane: u8, n: u8) -> Ready {
         subject: None,
         priority: Priority::Normal,
         metadata: None,
+        trace: None,
     };
     Ready {
         id: DeliveryId::new(at, &[n; 10]),

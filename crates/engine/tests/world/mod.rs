@@ -100,6 +100,7 @@ pub(crate) fn draft(n: usize) -> Draft {
         metadata: None,
         priority: Priority::Normal,
         only: None,
+        trace: None,
     }
 }
 

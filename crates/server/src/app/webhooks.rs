@@ -308,6 +308,7 @@ impl App {
             metadata: None,
             priority: Priority::default(),
             only: Some(id),
+            trace: None,
         };
         self.publish(draft).await
     }

@@ -50,7 +50,7 @@ pub(super) fn run(command: &StoreCommand) -> Result<(), CliError> {
     let StoreCommand::Copy(args) = command;
     let target = DatabaseArgs { config: args.config.clone(), database_url: Some(args.to.clone()) };
     let config = target.load(Profile::Serve)?;
-    telemetry::start(&config.log.level);
+    let _ = telemetry::start(&config.log);
     let source = Database { url: args.from.as_str().into(), ..Database::default() }.backend();
     let Ok(Backend::Sqlite(path)) = source else {
         return Err(CliError::said("--from: write sqlite:PATH, the file that is to be copied"));

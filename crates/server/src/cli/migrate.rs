@@ -9,7 +9,7 @@ use crate::{
 #[expect(clippy::print_stdout, reason = "the answer of a command goes to standard output")]
 pub(super) fn run(args: &DatabaseArgs) -> Result<(), CliError> {
     let config = args.load(Profile::Serve)?;
-    telemetry::start(&config.log.level);
+    let _ = telemetry::start(&config.log);
     let backend = config.database.backend()?;
     let migrated = block_on(async { Ok(store::migrate(&backend).await?) })?;
     match (migrated, &backend) {

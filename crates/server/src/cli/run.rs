@@ -6,7 +6,7 @@ use axum::Router;
 use prometheus_client::registry::Registry;
 use redrive_egress::Client;
 use redrive_engine::{
-    Engine, Fault,
+    Engine, Fault, Settings, Tracing,
     clock::{self, Clock},
 };
 use redrive_store::Store;
@@ -29,6 +29,7 @@ use crate::{
     dashboard,
     files::write_private,
     http::{self, Reload, Surface, Tls},
+    otlp::Exporter,
     sources::Sources,
     store, telemetry, vault,
 };
@@ -50,12 +51,19 @@ pub(super) struct Start {
 
 /// Runs a server until it is told to stop.
 pub(super) fn run(start: Start) -> Result<(), CliError> {
-    telemetry::start(&start.config.log.level);
+    let left_out = telemetry::start(&start.config.log);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| CliError::said(format!("the runtime cannot be started: {error}")))?;
-    runtime.block_on(serve(start))
+    runtime.block_on(async {
+        let stop = CancellationToken::new();
+        let telling = tokio::spawn(left_out.tell(stop.clone()));
+        let served = serve(start).await;
+        stop.cancel();
+        let _ = telling.await;
+        served
+    })
 }
 
 async fn serve(start: Start) -> Result<(), CliError> {
@@ -73,7 +81,11 @@ async fn serve(start: Start) -> Result<(), CliError> {
     let address = listener.local_addr().map_err(|error| CliError::said(error.to_string()))?;
     let egress = way_out(&config, address)?;
     let kind = (profile, demo.is_some());
-    let app = assemble(&config, kind, store, keys, Sessions::new(vault), egress.clone()).await?;
+    let mut metrics = Registry::default();
+    let (tracing, exporter) = Exporter::of(&config.tracing, &config.node, &mut metrics)?.unzip();
+    let exporting = exporter.map(Exporter::start);
+    let measured = Measured { metrics, tracing };
+    let app = assemble(&config, kind, store, keys, Sessions::new(vault), egress.clone(), measured).await?;
     // On a laptop the signal keeps its usual meaning: the terminal is gone.
     if let Some(reread) = reread.filter(|_| profile == Profile::Serve) {
         reload::on_hangup(reread, app.clone(), egress)?;
@@ -106,6 +118,9 @@ async fn serve(start: Start) -> Result<(), CliError> {
     // All under one deadline: a client that dawdles must not take the time of requests under way.
     tokio::join!(server, drain(&app, &stop, patience), sources, events);
     app.engine().stop().await;
+    if let Some(exporting) = exporting {
+        exporting.finish().await;
+    }
     Ok(())
 }
 
@@ -116,6 +131,12 @@ fn count_panics(engine: &Engine) {
         panics.inc();
         before(panicked);
     }));
+}
+
+/// What is counted, and where spans go.
+struct Measured {
+    metrics: Registry,
+    tracing: Option<Tracing>,
 }
 
 /// The API and, where there is one, the dashboard.
@@ -179,9 +200,10 @@ async fn assemble(
     keys: Keys,
     sessions: Sessions,
     egress: Client,
+    measured: Measured,
 ) -> Result<Arc<App>, CliError> {
-    let mut figures = Registry::default();
-    let settings = config.engine_settings()?;
+    let Measured { metrics: mut figures, tracing } = measured;
+    let settings = Settings { tracing, ..config.engine_settings()? };
     // On a store that nodes share the engine sets it right before anybody asks it.
     let clock = Clock::new(config.dev.clock_speed, config.dev.clock_skew.millis());
     let engine = Engine::start(store, egress, clock, settings, &mut figures).await?;

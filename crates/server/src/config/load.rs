@@ -219,6 +219,7 @@ fn hint(setting: &str) -> &'static str {
         }
         Some("egress.ports") => "; write a list of ports and ranges, such as [\"443\", \"8000-8999\"]",
         Some("egress.dns_servers") => "; write a list of IP addresses with ports, such as [\"10.0.0.2:53\"]",
+        Some("log.format") => "; write text or json",
         Some("role") => "; write all, api or worker",
         Some("pools") => "; write a list of names, such as [\"default\", \"gold\"]",
         _ => "",

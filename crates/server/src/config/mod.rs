@@ -16,6 +16,7 @@ mod server;
 mod settings;
 mod shown;
 mod sources;
+mod tracing;
 
 use std::path::PathBuf;
 
@@ -30,7 +31,7 @@ use redrive_core::{
 use redrive_engine::{Series, Settings};
 use serde::{Deserialize, Serialize};
 
-use crate::telemetry;
+use crate::telemetry::{self, LogFormat};
 
 pub use amqp::{Amqp, AmqpUrl};
 pub use archive::{Archive, Place};
@@ -46,6 +47,7 @@ pub use server::Server;
 pub use settings::{SETTINGS, Setting, env_name};
 pub use shown::InForce;
 pub use sources::{Source, SourceKind};
+pub use tracing::Tracing;
 
 /// Which defaults apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +108,8 @@ pub struct Config {
     pub log: Log,
     /// Figures for each tenant, webhook and event type.
     pub metrics: Metrics,
+    /// Where spans are sent.
+    pub tracing: Tracing,
     /// For trying things out.
     pub dev: Dev,
 }
@@ -204,6 +208,8 @@ pub struct Webhooks {
 pub struct Log {
     /// What is worth a line: `error`, `warn`, `info`, `debug`, or a filter such as `info,redrive_engine=debug`.
     pub level: String,
+    /// What a line looks like: `text` or `json`.
+    pub format: LogFormat,
 }
 
 /// Which figures are kept beside the usual ones.
@@ -252,7 +258,8 @@ impl Config {
             circuit_breaker: BreakerConfig::default(),
             limits: Limits::default(),
             webhooks: Webhooks { disable_after: Span::secs(5 * 24 * 3600) },
-            log: Log { level: "info".into() },
+            log: Log { level: "info".into(), format: LogFormat::Text },
+            tracing: Tracing::default(),
             metrics: Metrics { by_tenant: false, by_webhook: false, by_event_type: false, most_values: 200 },
             dev: Dev { clock_speed: 1.0, clock_skew: Skew::default() },
         }
@@ -321,6 +328,7 @@ impl Config {
         self.retry_policy()?;
         self.breaker_policy()?;
         self.limits.validate()?;
+        self.tracing.validate()?;
         self.validate_pools()?;
         let counts = [
             ("delivery.max_in_flight", self.delivery.max_in_flight),

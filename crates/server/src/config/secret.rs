@@ -18,6 +18,7 @@ pub(super) fn is_secret(setting: &str) -> bool {
         "redis.password",
         "redis.url",
         "secrets.master_key",
+        "tracing.otlp_headers",
     ]
     .contains(&setting)
 }
@@ -72,6 +73,11 @@ pub(super) fn read_files(config: &mut Config) -> Result<(), ConfigError> {
     let amqp = &mut config.amqp;
     if let (None, Some(path)) = (&amqp.password, &amqp.password_file) {
         amqp.password = Some(read_password("amqp.password_file", path)?);
+    }
+    let tracing = &mut config.tracing;
+    if let (None, Some(path)) = (&tracing.otlp_headers, &tracing.otlp_headers_file) {
+        let headers = read_file("tracing.otlp_headers_file", path)?;
+        tracing.otlp_headers = Some(Hidden::new(headers.trim()));
     }
     for source in &mut config.sources {
         if let (None, Some(path)) = (&source.password, &source.password_file) {

@@ -246,6 +246,20 @@ pub const SETTINGS: &[Setting] = &[
         "log.level",
         "What is worth a line: error, warn, info, debug, or a filter such as info,redrive_engine=debug.",
     ),
+    setting("log.format", "What a line looks like: text for people, json for machines."),
+    setting(
+        "tracing.otlp_endpoint",
+        "A collector for traces that speaks OTLP over HTTP, such as http://127.0.0.1:4318. None: no spans are made.",
+    ),
+    setting("tracing.otlp_headers", "Headers for it, such as authorization=Bearer TOKEN,x-team=hooks."),
+    setting("tracing.otlp_headers_file", "A file that holds the headers, for secret mounts."),
+    setting("tracing.ca_file", "A file with a certificate to trust for https, beside the usual ones."),
+    setting(
+        "tracing.sample_ratio",
+        "The share of events that begin a trace. A publisher with a trace decides for itself.",
+    ),
+    setting("tracing.service_name", "What this installation is called in traces."),
+    setting("tracing.timeout", "How long the collector may take for one batch."),
     setting(
         "metrics.by_tenant",
         "Whether deliveries are counted for each tenant on /metrics. Off: anybody who may look sees the names.",

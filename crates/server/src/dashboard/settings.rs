@@ -41,7 +41,7 @@ struct Section<'a> {
 }
 
 /// What the sections of the file are about.
-const SECTIONS: [(&str, &str); 20] = [
+const SECTIONS: [(&str, &str); 21] = [
     ("", "This node"),
     ("server", "The HTTP server"),
     ("database", "The store"),
@@ -62,6 +62,7 @@ const SECTIONS: [(&str, &str); 20] = [
     ("webhooks", "Webhooks that never work"),
     ("log", "The log"),
     ("metrics", "Figures for Prometheus"),
+    ("tracing", "Traces"),
 ];
 
 fn sections(settings: &[InForce]) -> Vec<Section<'_>> {

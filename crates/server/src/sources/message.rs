@@ -7,7 +7,7 @@ use lapin::{
     BasicProperties,
     types::{AMQPValue, ShortString},
 };
-use redrive_core::{Invalid, TenantId, cloudevents::STRUCTURED, lane::Priority};
+use redrive_core::{Invalid, TenantId, cloudevents::STRUCTURED, lane::Priority, trace::Trace};
 use redrive_engine::Draft;
 use serde_json::Value;
 
@@ -25,8 +25,13 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// The event of a message.
+    /// The event of a message, in the trace that its headers name.
     pub(super) fn read(&self, properties: &BasicProperties, body: &Bytes) -> Result<Draft, Problem> {
+        let draft = self.event(properties, body)?;
+        Ok(Draft { trace: trace(properties).or(draft.trace), ..draft })
+    }
+
+    fn event(&self, properties: &BasicProperties, body: &Bytes) -> Result<Draft, Problem> {
         let tenant = self.tenant.clone();
         let priority = properties.priority().and_then(urgency);
         if is_structured(properties) {
@@ -61,6 +66,7 @@ impl Reading {
             metadata: None,
             priority: priority.unwrap_or_default(),
             only: None,
+            trace: None,
         })
     }
 }
@@ -103,6 +109,12 @@ fn header<'a>(properties: &'a BasicProperties, wanted: &'static str) -> Result<O
         Some(text) => Ok(Some(text)),
         None => Err(Invalid::new(format!("header {wanted}"), "must be a text in UTF-8")),
     }
+}
+
+/// The trace of whoever sent the message. What cannot be used is ignored.
+fn trace(properties: &BasicProperties) -> Option<Box<Trace>> {
+    let text = |name| header(properties, name).ok().flatten();
+    Trace::of_caller(text("traceparent")?, text("tracestate").unwrap_or_default()).map(Box::new)
 }
 
 /// The attributes of a CloudEvent that are in the headers, and the type of its data.
@@ -235,6 +247,22 @@ mod tests {
             let xml = read(with(&headers).with_content_type("text/xml".into()), "1").unwrap_err();
             assert!(xml.detail.contains("datacontenttype"), "{}", xml.detail);
         }
+    }
+
+    #[test]
+    fn a_message_is_in_the_trace_that_its_headers_name() {
+        let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let body = r#"{"event_type": "a.b", "data": 1}"#;
+        let draft = read(with(&[("traceparent", parent), ("tracestate", "a=1")]), body).unwrap();
+        assert_eq!(draft.trace, Trace::of_caller(parent, "a=1").map(Box::new));
+        for wrong in ["", "nonsense"] {
+            assert_eq!(read(with(&[("traceparent", wrong)]), body).unwrap().trace, None);
+        }
+        let event = format!(
+            r#"{{"specversion": "1.0", "id": "7", "source": "/s", "type": "a.b", "traceparent": "{parent}"}}"#
+        );
+        let draft = read(plain().with_content_type(STRUCTURED.into()), &event).unwrap();
+        assert_eq!(draft.trace, Trace::of_caller(parent, "").map(Box::new), "or by the extension");
     }
 
     #[test]

@@ -264,6 +264,7 @@ impl Bench {
             subject: None,
             priority: Priority::Normal,
             metadata: None,
+            trace: None,
         }
     }
 

@@ -75,6 +75,7 @@ macro_rules! conformance_suite {
             a_delivery_keeps_its_format,
             a_publisher_that_went_away_is_served_all_the_same,
             what_was_published_survives_reopening,
+            the_trace_of_an_event_stays_with_it_through_crashes_and_retries,
         }
         $crate::conformance_theme! { $open, idempotency:
             the_same_key_and_body_give_the_first_event,

@@ -1,14 +1,14 @@
 //! Taking events in: all of an event or nothing of it, in sequence, whatever its neighbours are like.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
-use redrive_core::{DeliveryStatus, EventId, TenantId, event::Event};
+use redrive_core::{DeliveryId, DeliveryStatus, EventId, TenantId, event::Event, trace::Trace};
 
 use super::{Bench, END, at, page, together};
 use crate::{
-    Birth, Delivery, DeliveryCursor, DeliveryFilter, NewEvent, PageRequest, Published, StoreError,
-    StoredEvent,
+    Birth, Delivery, DeliveryCursor, DeliveryFilter, NewEvent, Next, Outcome, PageRequest, Published,
+    Recorded, StoreError, StoredEvent, Wanted,
 };
 
 async fn stored(bench: &Bench, id: EventId) -> Option<StoredEvent> {
@@ -230,4 +230,47 @@ pub async fn a_delivery_keeps_its_format(bench: &Arc<Bench>) {
         bench.publish_new(new).await;
         assert_eq!(bench.claim_one(at(0)).await.format, format);
     }
+}
+
+pub async fn the_trace_of_an_event_stays_with_it_through_crashes_and_retries(bench: &Arc<Bench>) {
+    let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let caller = Trace::of_caller(parent, "rojo=00f067aa0ba902b7,congo=t61");
+    let mut published = HashMap::new();
+    // With a key and without one, born leased and waiting, of a caller, begun here, and none: each way in.
+    for (n, key) in [true, false, true, false].into_iter().enumerate() {
+        let birth = if n < 2 { Birth::Leased } else { Birth::Waiting(at(20)) };
+        let plain = bench.event(at(10));
+        for trace in [caller.clone(), Some(Trace::begun(plain.id)), None] {
+            let event = Event {
+                id: EventId::new(at(10), &bench.next()),
+                idempotency_key: key.then(|| bench.delivery_id(at(0)).to_string().into()),
+                trace: trace.map(Box::new),
+                ..plain.clone()
+            };
+            let new = bench.fan_out(event.clone(), &[(bench.webhook, birth)]);
+            published.insert(new.deliveries[0].id, event.trace.clone());
+            bench.publish_new(new).await;
+            assert_eq!(stored(bench, event.id).await.unwrap().event, event);
+        }
+    }
+    // Whoever had them dies, and somebody else has them now: each way out.
+    bench.rescue(bench.epoch, at(20)).await;
+    let epoch = bench.new_epoch().await;
+    let mut ids: Vec<_> = published.keys().copied().collect();
+    ids.sort_unstable();
+    let wanted = |id: &DeliveryId| Wanted { key: bench.lane(), delivery: *id };
+    let by_ticket = ids[..4].iter().map(wanted).collect();
+    let mut found = bench.store().take(epoch, at(20), at(20), by_ticket, usize::MAX).await.unwrap();
+    assert_eq!(found.len(), 4);
+    found.extend(bench.claim_as(epoch, at(20)).await);
+    let found: HashMap<_, _> = found.iter().map(|one| (one.id, one.event.trace.clone())).collect();
+    assert_eq!(found, published);
+    // An attempt fails, and the next one is made by yet another node.
+    for id in &ids {
+        let failed = bench.outcome(*id, 1, Next::Retry { due: at(30) }, at(25));
+        assert!(matches!(bench.record(Outcome { epoch, ..failed }).await, Recorded::Done { .. }));
+    }
+    let found = bench.claim_as(bench.new_epoch().await, at(30)).await;
+    let found: HashMap<_, _> = found.iter().map(|one| (one.id, one.event.trace.clone())).collect();
+    assert_eq!(found, published);
 }

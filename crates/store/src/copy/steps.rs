@@ -256,6 +256,7 @@ pub(crate) const STEPS: [Step; 19] = [
             text("subject"),
             small("priority"),
             bytes("metadata"),
+            bytes("trace"),
             bytes("data"),
             big("erased_at"),
         ],

@@ -15,7 +15,7 @@ use tokio_postgres::{Row, types::ToSql};
 
 use super::{
     Postgres,
-    convert::{Col, get, get_opt, plain},
+    convert::{Col, get, get_opt, plain, trace},
     lanes::{self, Keys},
     leases,
     publish::LIVE,
@@ -65,7 +65,7 @@ const DUE: &str = "SELECT k.n, w.delivery, w.due, w.rescues, w.deaths, w.seq,
             d.webhook, d.format, d.attempt_count, d.created_at,
             e.id, e.tenant, e.event_type, e.timestamp, e.idempotency_key, e.source, e.subject, e.priority,
             CASE WHEN w.due <= $4 AND sum(octet_length(e.data) + $6::bigint) OVER (ROWS UNBOUNDED PRECEDING)
-                    - octet_length(e.data) - $6::bigint < $5::bigint THEN e.data END
+                    - octet_length(e.data) - $6::bigint < $5::bigint THEN e.data END, e.trace
      FROM unnest($1::uuid[], $2::text[], $3::bigint[]) WITH ORDINALITY AS k(webhook, lane, most, n)
      CROSS JOIN LATERAL (
          SELECT * FROM waiting w WHERE w.webhook = k.webhook AND w.lane = k.lane COLLATE \"C\" AND w.place <= $4
@@ -565,6 +565,7 @@ pub(super) fn read_due(row: &Row) -> Result<(Claimed, bool), Failure> {
         priority: get(row, 17)?,
         // The publisher's own notes are not sent.
         metadata: None,
+        trace: trace(row, 19)?,
     };
     let claimed = Claimed {
         id: get(row, 1)?,

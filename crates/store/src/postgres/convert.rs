@@ -5,6 +5,7 @@ use std::error::Error;
 use bytes::{BufMut, BytesMut};
 use redrive_core::{
     AttemptId, AuditId, DeliveryId, EventId, KeyId, OperationId, TenantId, Time, WebhookId, lane::Lane,
+    trace::Trace,
 };
 use tokio_postgres::{
     Row,
@@ -51,6 +52,12 @@ pub(super) fn text_opt(row: &Row, column: usize) -> Result<Option<String>, Failu
 pub(super) fn hash(row: &Row, column: usize) -> Result<[u8; 32], Failure> {
     let bytes: &[u8] = row.try_get(column)?;
     bytes.try_into().map_err(|_| Failure::Bad("a hash of the wrong length".into()))
+}
+
+/// Reads the trace that an event belongs to. One that cannot be read is none.
+pub(super) fn trace(row: &Row, column: usize) -> Result<Option<Box<Trace>>, Failure> {
+    let bytes: Option<&[u8]> = row.try_get(column)?;
+    Ok(bytes.and_then(Trace::from_bytes).map(Box::new))
 }
 
 macro_rules! id_column {

@@ -27,18 +27,19 @@ macro_rules! plain_events {
              AND (SELECT true FROM live)
          RETURNING t.id, t.next_seq - ($3::bigint[])[array_position($2::text[], t.id)] AS first),
      new_events AS (
-         INSERT INTO events (id, tenant, seq, event_type, timestamp, source, subject, priority, metadata, data)
+         INSERT INTO events (id, tenant, seq, event_type, timestamp, source, subject, priority, metadata, data,
+                             trace)
          SELECT e.id, e.tenant, t.first + e.nth, e.event_type, e.timestamp, e.source, e.subject, e.priority,
-                e.metadata, e.data
+                e.metadata, e.data, e.trace
          FROM unnest($5::uuid[], $6::text[], $7::bigint[], $8::text[], $9::bigint[], $10::text[], $11::text[],
-                     $12::smallint[], $13::bytea[], $14::bytea[])
-              AS e(id, tenant, nth, event_type, timestamp, source, subject, priority, metadata, data)
+                     $12::smallint[], $13::bytea[], $14::bytea[], $15::bytea[])
+              AS e(id, tenant, nth, event_type, timestamp, source, subject, priority, metadata, data, trace)
          JOIN t ON t.id = e.tenant COLLATE \"C\"),
      new_deliveries AS (
          INSERT INTO deliveries (id, tenant, event, webhook, round, status, format, priority, created_at)
-         SELECT d.id, d.tenant, d.event, d.webhook, 1, $15::smallint, d.format, d.priority, d.created_at
-         FROM unnest($16::uuid[], $17::text[], $18::uuid[], $19::uuid[], $20::smallint[], $21::smallint[],
-                     $22::bigint[]) AS d(id, tenant, event, webhook, format, priority, created_at)
+         SELECT d.id, d.tenant, d.event, d.webhook, 1, $16::smallint, d.format, d.priority, d.created_at
+         FROM unnest($17::uuid[], $18::text[], $19::uuid[], $20::uuid[], $21::smallint[], $22::smallint[],
+                     $23::bigint[]) AS d(id, tenant, event, webhook, format, priority, created_at)
          JOIN t ON t.id = d.tenant COLLATE \"C\"), "
     };
 }
@@ -49,7 +50,7 @@ const PLAIN: &str = concat!(
     "new_leases AS (
          INSERT INTO leased (epoch, delivery, webhook, lane, seq)
          SELECT $1, d.id, d.webhook, d.lane, t.first + d.nth
-         FROM unnest($16::uuid[], $17::text[], $19::uuid[], $23::text[], $24::bigint[])
+         FROM unnest($17::uuid[], $18::text[], $20::uuid[], $24::text[], $25::bigint[])
               AS d(id, tenant, webhook, lane, nth)
          JOIN t ON t.id = d.tenant COLLATE \"C\")
      SELECT t.id, t.first FROM t"
@@ -60,22 +61,22 @@ const PLAIN_WAITING: &str = concat!(
     "new_leases AS (
          INSERT INTO leased (epoch, delivery, webhook, lane, seq)
          SELECT $1, d.id, d.webhook, d.lane, t.first + d.nth
-         FROM unnest($16::uuid[], $17::text[], $19::uuid[], $23::text[], $24::bigint[], $25::bigint[])
+         FROM unnest($17::uuid[], $18::text[], $20::uuid[], $24::text[], $25::bigint[], $26::bigint[])
               AS d(id, tenant, webhook, lane, nth, due)
          JOIN t ON t.id = d.tenant COLLATE \"C\" WHERE d.due IS NULL),
      new_waits AS (
          INSERT INTO waiting (delivery, webhook, lane, place, seq, due, created_at)
          SELECT d.id, d.webhook, d.lane, d.due, t.first + d.nth, d.due, d.created_at
-         FROM unnest($16::uuid[], $17::text[], $19::uuid[], $22::bigint[], $23::text[], $24::bigint[],
-                     $25::bigint[]) AS d(id, tenant, webhook, created_at, lane, nth, due)
+         FROM unnest($17::uuid[], $18::text[], $20::uuid[], $23::bigint[], $24::text[], $25::bigint[],
+                     $26::bigint[]) AS d(id, tenant, webhook, created_at, lane, nth, due)
          JOIN t ON t.id = d.tenant COLLATE \"C\" WHERE d.due IS NOT NULL),
      k AS (
          SELECT k.webhook, k.lane, k.wake_at
-         FROM unnest($26::uuid[], $27::text[], $28::bigint[], $29::text[]) AS k(webhook, lane, wake_at, tenant)
+         FROM unnest($27::uuid[], $28::text[], $29::bigint[], $30::text[]) AS k(webhook, lane, wake_at, tenant)
          JOIN t ON t.id = k.tenant COLLATE \"C\"), ",
-    early_lanes!("$26", "$30"),
+    early_lanes!("$27", "$31"),
     ", woken AS (",
-    wake_lanes!("$31"),
+    wake_lanes!("$32"),
     ")
      SELECT t.id, t.first FROM t"
 );
@@ -170,7 +171,7 @@ fn deliveries(batch: &[NewEvent]) -> impl Iterator<Item = (&NewEvent, &NewDelive
 
 type Column<'a> = Box<dyn ToSql + Send + Sync + 'a>;
 
-/// The values $1 to $24.
+/// The values $1 to $25.
 fn columns<'a>(batch: &'a [NewEvent], tenants: &Tenants<'a>, nth: &'a [i64]) -> Vec<Column<'a>> {
     fn of<'a, T, C: ToSql + Send + Sync + 'a>(
         rows: impl Iterator<Item = T>,
@@ -196,6 +197,7 @@ fn columns<'a>(batch: &'a [NewEvent], tenants: &Tenants<'a>, nth: &'a [i64]) -> 
         of(events(), |event| Col(event.priority)),
         of(events(), |event| event.metadata.as_deref()),
         of(events(), |event| &event.data[..]),
+        of(events(), |event| event.trace.as_ref().map(|trace| trace.to_bytes())),
         Box::new(DeliveryStatus::Pending.code()),
         of(deliveries(), |(_, delivery)| Col(delivery.id)),
         of(deliveries(), |(new, _)| new.event.tenant.as_str()),
@@ -209,7 +211,7 @@ fn columns<'a>(batch: &'a [NewEvent], tenants: &Tenants<'a>, nth: &'a [i64]) -> 
     ]
 }
 
-/// The values $25 to $31.
+/// The values $26 to $32.
 fn waiting_columns<'a>(batch: &'a [NewEvent], wakes: &Wakes<'a>) -> Vec<Column<'a>> {
     let due = |birth| match birth {
         Birth::Leased => None,

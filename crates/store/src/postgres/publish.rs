@@ -38,16 +38,16 @@ const INSERT: &str = "WITH counted AS (
          WHERE t.id = ANY($1::text[])),
      new_events AS (
          INSERT INTO events (id, tenant, seq, event_type, timestamp, idempotency_key, source, subject,
-                             priority, metadata, data)
+                             priority, metadata, data, trace)
          SELECT * FROM unnest($3::uuid[], $4::text[], $5::bigint[], $6::text[], $7::bigint[], $8::text[],
-                              $9::text[], $10::text[], $11::smallint[], $12::bytea[], $13::bytea[])),
+                              $9::text[], $10::text[], $11::smallint[], $12::bytea[], $13::bytea[], $14::bytea[])),
      new_deliveries AS (
          INSERT INTO deliveries (id, tenant, event, webhook, round, status, format, priority, created_at)
-         SELECT d.id, d.tenant, d.event, d.webhook, 1, $14::smallint, d.format, d.priority, d.created_at
-         FROM unnest($15::uuid[], $16::text[], $17::uuid[], $18::uuid[], $19::smallint[], $20::smallint[],
-                     $21::bigint[]) AS d(id, tenant, event, webhook, format, priority, created_at))
+         SELECT d.id, d.tenant, d.event, d.webhook, 1, $15::smallint, d.format, d.priority, d.created_at
+         FROM unnest($16::uuid[], $17::text[], $18::uuid[], $19::uuid[], $20::smallint[], $21::smallint[],
+                     $22::bigint[]) AS d(id, tenant, event, webhook, format, priority, created_at))
      INSERT INTO leased (epoch, delivery, webhook, lane, seq)
-     SELECT * FROM unnest($22::bigint[], $23::uuid[], $24::uuid[], $25::text[], $26::bigint[])";
+     SELECT * FROM unnest($23::bigint[], $24::uuid[], $25::uuid[], $26::text[], $27::bigint[])";
 /// The statements whose cost must follow what they write: a test explains their plans.
 #[cfg(feature = "conformance")]
 pub(super) const PLANNED: [(&str, &str); 4] =
@@ -255,6 +255,10 @@ async fn insert(tx: &Tx, known: &Known, new: &[New<'_>]) -> Result<(), Failure> 
             &events.iter().map(|event| Col(event.priority)).collect::<Vec<_>>(),
             &events.iter().map(|event| event.metadata.as_deref()).collect::<Vec<_>>(),
             &events.iter().map(|event| &event.data[..]).collect::<Vec<_>>(),
+            &events
+                .iter()
+                .map(|event| event.trace.as_ref().map(|trace| trace.to_bytes()))
+                .collect::<Vec<_>>(),
             &DeliveryStatus::Pending.code(),
             &deliveries.iter().map(|(_, delivery, ..)| Col(delivery.id)).collect::<Vec<_>>(),
             &deliveries.iter().map(|(event, ..)| event.tenant.as_str()).collect::<Vec<_>>(),

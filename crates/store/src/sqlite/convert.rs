@@ -2,6 +2,7 @@
 
 use redrive_core::{
     AttemptId, AuditId, DeliveryId, EventId, KeyId, OperationId, TenantId, Time, WebhookId, lane::Lane,
+    trace::Trace,
 };
 use rusqlite::{
     Row, ToSql,
@@ -28,6 +29,12 @@ where
     Col<T>: FromSql,
 {
     Ok(row.get::<_, Option<Col<T>>>(column)?.map(|col| col.0))
+}
+
+/// Reads the trace that an event belongs to. One that cannot be read is none.
+pub(super) fn trace(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Box<Trace>>> {
+    let bytes = row.get_ref(column)?.as_blob_or_null().map_err(rusqlite::Error::from)?;
+    Ok(bytes.and_then(Trace::from_bytes).map(Box::new))
 }
 
 macro_rules! id_column {

@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::{
     Sqlite,
-    convert::{Col, get, get_opt},
+    convert::{Col, get, get_opt, trace},
     dead, listing,
 };
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
 
 pub(super) const EVENT: &str =
     "SELECT id, tenant, seq, event_type, timestamp, idempotency_key, source, subject, metadata, data,
-            priority, erased_at FROM events";
+            priority, erased_at, trace FROM events";
 
 pub(super) fn read_event(row: &Row<'_>) -> rusqlite::Result<StoredEvent> {
     let event = Event {
@@ -30,6 +30,7 @@ pub(super) fn read_event(row: &Row<'_>) -> rusqlite::Result<StoredEvent> {
         metadata: row.get::<_, Option<Vec<u8>>>(8)?.map(Into::into),
         data: row.get::<_, Vec<u8>>(9)?.into(),
         priority: get(row, 10)?,
+        trace: trace(row, 12)?,
     };
     Ok(StoredEvent { event, sequence_number: row.get(2)?, erased_at: get_opt(row, 11)? })
 }

@@ -12,6 +12,7 @@ use redrive_core::{
     limiter::RateLimit,
     operation::{Among, OperationKind, OperationState, Selection},
     tenant::TenantRules,
+    trace::Trace,
     traffic::{Grain, Traffic},
     webhook::WebhookState,
 };
@@ -175,6 +176,8 @@ async fn history(bench: &Bench) {
         let event = Event {
             data: Bytes::from_static(bytes),
             metadata: Some(Bytes::from_static(bytes)),
+            trace: Trace::of_caller("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "a=b")
+                .map(Box::new),
             source: Some("shop \u{1f600}".into()),
             subject: Some("'\"\\N\t".into()),
             priority: Priority::High,

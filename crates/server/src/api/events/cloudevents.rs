@@ -159,5 +159,6 @@ fn draft(incoming: Incoming, data: Bytes, tenant: TenantId) -> Draft {
         metadata: Some(incoming.metadata),
         priority: Priority::default(),
         only: None,
+        trace: incoming.trace.map(Box::new),
     }
 }

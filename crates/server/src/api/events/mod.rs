@@ -3,6 +3,7 @@
 mod cloudevents;
 mod erase;
 mod publish;
+mod trace;
 
 use axum::{
     extract::State,

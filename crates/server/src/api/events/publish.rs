@@ -23,6 +23,7 @@ use utoipa::ToSchema;
 use super::{
     TenantQuery,
     cloudevents::{self, CloudEvent, Mode},
+    trace,
 };
 use crate::api::{
     AppState,
@@ -165,6 +166,7 @@ fn draft(input: EventInput<'_>, body: &Bytes, tenant: TenantId) -> Result<Draft,
         metadata,
         priority: input.priority.unwrap_or_default(),
         only: None,
+        trace: None,
     })
 }
 
@@ -236,7 +238,7 @@ pub(super) async fn publish(
     Single(raw): Single,
 ) -> Result<Response, Problem> {
     let named = query.tenant_id.as_deref();
-    let draft = match Mode::of(&raw.headers) {
+    let mut draft = match Mode::of(&raw.headers) {
         Mode::Plain => {
             let mut input: EventInput<'_> = json(&raw.body)?;
             if let Some(key) = header_key(&raw)? {
@@ -263,6 +265,7 @@ pub(super) async fn publish(
         }
         Mode::Batch => return Err(cloudevents::wrong_place(Mode::Batch)),
     };
+    draft.trace = trace::of(&raw.headers).or(draft.trace);
     let receipt = app.publish(draft).await?;
     let status = if receipt.duplicate { StatusCode::OK } else { StatusCode::ACCEPTED };
     Ok((status, axum::Json(PublishedView::from(receipt))).into_response())
@@ -297,10 +300,14 @@ pub(super) async fn publish_batch(
     if events.is_empty() || events.len() > MAX_BATCH {
         return Err(Invalid::new("events", format!("must hold 1 to {MAX_BATCH} events")).into());
     }
+    let trace = trace::of(&raw.headers);
     let mut under_way = Vec::with_capacity(events.len());
     for event in &events {
         under_way.push(match item(event, &raw.body, mode, &tenant) {
-            Ok(draft) => UnderWay::Publishing(Box::pin(publish_one(app.clone(), draft))),
+            Ok(draft) => {
+                let draft = Draft { trace: trace.clone().or(draft.trace), ..draft };
+                UnderWay::Publishing(Box::pin(publish_one(app.clone(), draft)))
+            }
             Err(problem) => UnderWay::Over(Err(problem)),
         });
     }

@@ -121,6 +121,7 @@ async fn publish(app: &App, sample: &Sample) -> Result<(), AppError> {
         metadata: None,
         priority: if sample.name.starts_with("invoice.") { Priority::High } else { Priority::Normal },
         only: None,
+        trace: None,
     };
     app.publish(draft).await.map(drop)
 }

@@ -186,6 +186,8 @@ CREATE TABLE events (
     subject         text COLLATE "C",
     priority        smallint NOT NULL,
     metadata        bytea,
+    -- The trace it belongs to: ids, flags, state. Most have none.
+    trace           bytea,
     data            bytea NOT NULL,
     -- Since when there is no payload any more: `data` is empty then.
     erased_at       bigint

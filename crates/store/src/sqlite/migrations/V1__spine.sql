@@ -177,6 +177,8 @@ CREATE TABLE events (
     subject         TEXT,
     priority        INTEGER NOT NULL,
     metadata        BLOB,
+    -- The trace it belongs to: ids, flags, state. Most have none.
+    trace           BLOB,
     data            BLOB NOT NULL,
     -- Since when there is no payload any more: `data` is empty then.
     erased_at       INTEGER

@@ -1,0 +1,165 @@
+//! Traces: where spans are sent, and of which events.
+
+use std::path::PathBuf;
+
+use axum::http::{HeaderName, HeaderValue};
+use redrive_core::time::Span;
+use rustls::pki_types::{CertificateDer, pem::PemObject};
+use serde::{Deserialize, Serialize};
+use url::Url;
+
+use super::{ConfigError, Hidden};
+
+/// Where spans are sent.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tracing {
+    /// A collector that speaks OTLP over HTTP. None: no spans are made.
+    pub otlp_endpoint: Option<String>,
+    /// Headers for it, as `name=value,name=value`.
+    pub otlp_headers: Option<Hidden>,
+    /// A file that holds the headers.
+    pub otlp_headers_file: Option<PathBuf>,
+    /// A file with the certificate of the authority to trust, beside the usual ones.
+    pub ca_file: Option<PathBuf>,
+    /// The share of events that begin a trace.
+    pub sample_ratio: f64,
+    /// What this service is called there.
+    pub service_name: String,
+    /// How long the collector may take for one batch.
+    pub timeout: Span,
+}
+
+impl Default for Tracing {
+    fn default() -> Self {
+        Self {
+            otlp_endpoint: None,
+            otlp_headers: None,
+            otlp_headers_file: None,
+            ca_file: None,
+            sample_ratio: 0.1,
+            service_name: "redrive".into(),
+            timeout: Span::secs(10),
+        }
+    }
+}
+
+fn refuse<T>(setting: &str, reason: impl Into<String>) -> Result<T, ConfigError> {
+    Err(ConfigError::Invalid { setting: format!("tracing.{setting}"), reason: reason.into() })
+}
+
+impl Tracing {
+    /// The URL that spans are posted to, if they are.
+    pub(crate) fn url(&self) -> Result<Option<Url>, ConfigError> {
+        const SETTING: &str = "otlp_endpoint";
+        let Some(text) = &self.otlp_endpoint else { return Ok(None) };
+        let form = "write http://HOST:4318, or https://…, of a collector that speaks OTLP over HTTP";
+        // Errors repeat nothing of it: somebody may have written a password there.
+        let Ok(mut url) = Url::parse(text) else { return refuse(SETTING, form) };
+        if !["http", "https"].contains(&url.scheme()) || url.host_str().is_none_or(str::is_empty) {
+            return refuse(SETTING, form);
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return refuse(SETTING, "must hold no password; write tracing.otlp_headers_file for one");
+        }
+        if url.query().is_some() || url.fragment().is_some() {
+            return refuse(SETTING, format!("has something behind its path; {form}"));
+        }
+        if !url.path().ends_with("/v1/traces") {
+            url.set_path(&format!("{}/v1/traces", url.path().trim_end_matches('/')));
+        }
+        Ok(Some(url))
+    }
+
+    /// The headers that go with every batch.
+    pub(crate) fn headers(&self) -> Result<Vec<(HeaderName, HeaderValue)>, ConfigError> {
+        let text = self.otlp_headers.as_ref().map(Hidden::reveal).unwrap_or_default();
+        let header = |pair: &str| {
+            let (name, value) = pair.split_once('=')?;
+            let mut value = HeaderValue::from_str(value.trim()).ok()?;
+            value.set_sensitive(true);
+            Some((HeaderName::try_from(name.trim()).ok()?, value))
+        };
+        let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
+        match pairs.map(header).collect() {
+            Some(headers) => Ok(headers),
+            None => refuse("otlp_headers", "must be headers such as authorization=Bearer TOKEN,x-team=hooks"),
+        }
+    }
+
+    /// The authorities to trust beside the usual ones.
+    pub(crate) fn authorities(&self) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
+        let Some(path) = &self.ca_file else { return Ok(Vec::new()) };
+        let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        match read {
+            Ok(found) if !found.is_empty() => Ok(found),
+            Ok(_) => refuse("ca_file", format!("{} holds no certificate as PEM", path.display())),
+            Err(error) => refuse("ca_file", format!("{} cannot be read: {error}", path.display())),
+        }
+    }
+
+    pub(super) fn validate(&self) -> Result<(), ConfigError> {
+        self.url()?;
+        self.headers()?;
+        self.authorities()?;
+        if !(0.0..=1.0).contains(&self.sample_ratio) {
+            return refuse("sample_ratio", "must be from 0 to 1");
+        }
+        if self.service_name.is_empty() || self.service_name.len() > 255 {
+            return refuse("service_name", "must have 1 to 255 characters");
+        }
+        if !(Span::millis(100)..=Span::secs(60)).contains(&self.timeout) {
+            return refuse("timeout", "must be from 100ms to 60s");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(endpoint: &str) -> Tracing {
+        Tracing { otlp_endpoint: Some(endpoint.into()), ..Tracing::default() }
+    }
+
+    #[test]
+    fn spans_are_posted_where_collectors_take_them() {
+        let url = |text: &str| at(text).url().unwrap().unwrap().to_string();
+        assert!(Tracing::default().url().unwrap().is_none());
+        assert_eq!(url("http://collector:4318"), "http://collector:4318/v1/traces");
+        assert_eq!(url("https://otlp.example.com/team/"), "https://otlp.example.com/team/v1/traces");
+        assert_eq!(url("https://otlp.example.com/v1/traces"), "https://otlp.example.com/v1/traces");
+    }
+
+    #[test]
+    fn headers_are_pairs() {
+        let with = |text: &str| Tracing { otlp_headers: Some(Hidden::new(text)), ..Tracing::default() };
+        let headers = with("authorization=Bearer a=b, x-team=hooks,").headers().unwrap();
+        let headers: Vec<_> =
+            headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
+        assert_eq!(headers, [("authorization", "Bearer a=b"), ("x-team", "hooks")]);
+        let said = with("authorization: hush").validate().unwrap_err().to_string();
+        assert!(said.starts_with("tracing.otlp_headers: ") && !said.contains("hush"), "{said}");
+    }
+
+    #[test]
+    fn what_cannot_be_says_what_to_write_and_tells_no_password() {
+        for url in
+            ["collector:4318", "grpc://collector", "http://me:hush@collector", "http://c/?key=hush", "hush"]
+        {
+            let said = at(url).validate().unwrap_err().to_string();
+            assert!(said.starts_with("tracing.otlp_endpoint: ") && !said.contains("hush"), "{said}");
+        }
+        for (setting, tracing) in [
+            ("sample_ratio", Tracing { sample_ratio: 1.5, ..Tracing::default() }),
+            ("sample_ratio", Tracing { sample_ratio: f64::NAN, ..Tracing::default() }),
+            ("service_name", Tracing { service_name: String::new(), ..Tracing::default() }),
+            ("timeout", Tracing { timeout: Span::millis(1), ..Tracing::default() }),
+            ("ca_file", Tracing { ca_file: Some("/nowhere".into()), ..Tracing::default() }),
+        ] {
+            let said = tracing.validate().unwrap_err().to_string();
+            assert!(said.starts_with(&format!("tracing.{setting}: ")), "{said}");
+        }
+    }
+}
