@@ -230,6 +230,13 @@ def watched(cases):
         rows("The dashboard is looked at: full load", head, body)
 
 
+def telling(cases):
+    if "telling-full" in cases:
+        head = ["", "acks/s", "arrivals/s", "of silent", "p50 ms", "p95 ms", "p99 ms", *costs(cases)]
+        body = beside(cases, ("redrive-full", "tells nobody"), ("telling-full", "tells everything"))
+        rows("Figures, spans and a JSON log: full load", head, body)
+
+
 def shared(cases):
     if "shared-full" in cases:
         head = ["", "acks/s", "arrivals/s", "of PostgreSQL alone", "p50 ms", "p95 ms", "p99 ms", *costs(cases)]
@@ -351,6 +358,8 @@ def main():
         blocks = [shared, promises]
     elif "watched-full" in cases:
         blocks = [watched, promises]
+    elif "telling-full" in cases:
+        blocks = [telling, promises]
     elif any(case.startswith("relay-") for case in cases):
         blocks = [throughput, latency, promises, memory, start]
     else:
