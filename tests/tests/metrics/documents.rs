@@ -47,7 +47,8 @@ fn every_alert_says_how_bad_it_is_and_what_to_do() {
     let named: Vec<&str> = parts.iter().map(|part| part.lines().next().unwrap()).collect();
     let mut expected: Vec<&str> = ALERTS.iter().map(|(name, _)| *name).collect();
     let mut sorted = named.clone();
-    (expected.sort_unstable(), sorted.sort_unstable());
+    expected.sort_unstable();
+    sorted.sort_unstable();
     assert_eq!(sorted, expected);
     for (alert, part) in named.iter().zip(parts) {
         let (_, severity) = ALERTS.iter().find(|(name, _)| name == alert).unwrap();

@@ -64,7 +64,9 @@ impl World {
     async fn webhook(&self, status: &str, event_type: &str) {
         let extra = json!({
             "events": [event_type], "retry_config": once(), "max_in_flight": 16,
-            "circuit_breaker_config": {"minimum_throughput": OPENS, "sleep_window_ms": 600_000},
+            "circuit_breaker_config": {
+                "enabled": status == "500", "minimum_throughput": OPENS, "sleep_window_ms": 600_000,
+            },
         });
         self.nodes[0].api().create_webhook(&self.receiver.url_at(status), extra).await;
     }

@@ -7,6 +7,7 @@
 mod documents;
 mod fleet;
 mod one;
+mod outage;
 mod quick;
 
 use std::{

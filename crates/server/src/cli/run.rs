@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use axum::Router;
-use prometheus_client::registry::Registry;
+use prometheus_client::{metrics::counter::Counter, registry::Registry};
 use redrive_egress::Client;
 use redrive_engine::{
     Engine, Fault, Settings, Tracing,
@@ -100,7 +100,7 @@ async fn serve(start: Start) -> Result<(), CliError> {
         .print(demo.as_ref());
     let patience = config.server.drain_deadline.get();
     let sources = Sources::new(&config, &app).map_err(|invalid| CliError::said(invalid.to_string()))?;
-    count_panics(app.engine());
+    count_panics(app.engine().faults(Fault::Panic));
     let surface = Surface::new(routes(&app), &config.server, tls, app.engine().faults(Fault::Response));
     let server = http::serve(listener, surface, stop.clone(), patience);
     if let Some(archive) = archive {
@@ -125,8 +125,8 @@ async fn serve(start: Start) -> Result<(), CliError> {
 }
 
 /// Counts tasks that end by a fault in the code, beside whatever is told of them.
-fn count_panics(engine: &Engine) {
-    let (panics, before) = (engine.faults(Fault::Panic), std::panic::take_hook());
+fn count_panics(panics: Counter) {
+    let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panicked| {
         panics.inc();
         before(panicked);
@@ -348,4 +348,17 @@ fn stop_on_signal() -> Result<CancellationToken, CliError> {
         }
     });
     Ok(stop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_panics_is_counted() {
+        let panics: Counter = Counter::default();
+        count_panics(panics.clone());
+        assert!(std::thread::spawn(|| panic!("on purpose")).join().is_err());
+        assert!(panics.get() >= 1);
+    }
 }

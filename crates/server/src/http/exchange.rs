@@ -98,11 +98,10 @@ mod tests {
     use crate::{config::Server, http};
 
     /// A server with some routes of its own, on a real socket.
-    async fn serve(router: Router, settings: Server) -> (Api, CancellationToken) {
+    async fn serve(router: Router, settings: Server, failed: Counter) -> (Api, CancellationToken) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let api = Api::new(listener.local_addr().unwrap(), "none");
-        let (surface, stop) =
-            (Surface::new(router, &settings, None, Counter::default()), CancellationToken::new());
+        let (surface, stop) = (Surface::new(router, &settings, None, failed), CancellationToken::new());
         tokio::spawn(http::serve(listener, surface, stop.clone(), settings.drain_deadline.get()));
         (api, stop)
     }
@@ -114,7 +113,8 @@ mod tests {
                    Extension(id): Extension<RequestId>| { format!("{client} {}", id.as_str()) };
         let router = Router::new().route("/", get(told));
         let trusted_proxies = vec!["127.0.0.1/32".parse().unwrap()];
-        let (api, stop) = serve(router, Server { trusted_proxies, ..Server::default() }).await;
+        let (api, stop) =
+            serve(router, Server { trusted_proxies, ..Server::default() }, Counter::default()).await;
         let headers = [("x-forwarded-for", "1.1.1.1, 192.0.2.7"), ("x-request-id", "mine")];
         assert_eq!(api.raw("GET", "/", &headers, "").await.body, "192.0.2.7 mine");
         stop.cancel();
@@ -124,13 +124,15 @@ mod tests {
     async fn a_fault_in_a_handler_is_an_answer_and_ends_nothing_else() {
         let fault = async || -> String { panic!("a handler has a fault") };
         let router = Router::new().route("/fault", get(fault)).route("/fine", get(async || "fine"));
-        let (api, stop) = serve(router, Server::default()).await;
+        let failed: Counter = Counter::default();
+        let (api, stop) = serve(router, Server::default(), failed.clone()).await;
         for _ in 0..2 {
             let answer = api.get("/fault").await;
             assert_eq!((answer.status, &answer.json()["code"]), (500, &"internal".into()));
             assert_eq!(answer.json()["request_id"], answer.header("x-request-id").unwrap());
             assert_eq!(api.get("/fine").await.body, "fine");
         }
+        assert_eq!(failed.get(), 2, "each is counted, and nothing else");
         stop.cancel();
     }
 }
