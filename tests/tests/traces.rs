@@ -146,9 +146,9 @@ async fn a_trace_is_whole_across_a_crash_and_a_retry() {
     let (receiver, gate) = (Receiver::start().await, Gate::closed());
     let held = gate.clone();
     receiver.answer_with(move |_| Reply::status(200).held_by(&held));
-    let mut redrive = Redrive::start_with(traced(&collector, "1").env("REDRIVE_DEV_CLOCK_SPEED", "50")).await;
+    let mut redrive = Redrive::start_with(traced(&collector, "1")).await;
     let api = redrive.api();
-    api.create_webhook(&receiver.url(), json!({"retry_config": {"schedule": [0, 5, 5]}})).await;
+    api.create_webhook(&receiver.url(), json!({"retry_config": {"schedule": [0, 1, 1]}})).await;
     let event = publish(&api, &[], json!({"event_type": "order.created", "data": 1})).await;
     // Killed between the commit and the end of the first request: nobody knows how that went.
     receiver.wait_for(1).await;
