@@ -6,7 +6,7 @@
 use std::{fs, path::Path};
 
 use redrive_core::vault::MasterKey;
-use redrive_testkit::{Api, Postgres, Receiver, Redrive, Reply, Setup, python_with};
+use redrive_testkit::{Api, Collector, Postgres, Receiver, Redrive, Reply, Setup, python_with};
 use redrive_tests::{entries, event_is, id, text};
 use serde_json::{Value, json};
 
@@ -51,8 +51,22 @@ fn assert_hidden(place: &str, shown: &str) {
 
 #[tokio::test]
 async fn endpoints_get_their_credentials_and_nobody_else_does() {
-    let receiver = Receiver::start().await;
-    let setup = Setup::new().env("REDRIVE_LOG_LEVEL", "trace");
+    credentials_stay_hidden("text").await;
+}
+
+#[tokio::test]
+async fn a_log_of_json_hides_as_much_as_one_of_text() {
+    credentials_stay_hidden("json").await;
+}
+
+/// With a log of this format, down to the last detail, and spans for a collector.
+async fn credentials_stay_hidden(log_format: &str) {
+    let (receiver, collector) = (Receiver::start().await, Collector::start().await);
+    let setup = Setup::new()
+        .env("REDRIVE_LOG_LEVEL", "trace")
+        .env("REDRIVE_LOG_FORMAT", log_format)
+        .env("REDRIVE_TRACING_OTLP_ENDPOINT", collector.url())
+        .env("REDRIVE_TRACING_SAMPLE_RATIO", "1");
     let redrive = Redrive::start_with(setup).await;
     let api = redrive.api();
     let webhooks = confide(&api, &receiver.url()).await;
@@ -96,6 +110,14 @@ async fn endpoints_get_their_credentials_and_nobody_else_does() {
         "a password that was sent back redacted is as it was"
     );
     assert_hidden("the log", &redrive.output());
+    collector
+        .wait_until("spans of every attempt", |spans| {
+            spans.iter().filter(|span| span.name == "attempt").count() == 4
+        })
+        .await;
+    for arrival in collector.receiver().arrivals() {
+        assert_hidden("a span", &String::from_utf8_lossy(&arrival.body));
+    }
     assert_hidden("the files", &everything_in(redrive.data_dir()));
 }
 

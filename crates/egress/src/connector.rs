@@ -159,7 +159,7 @@ impl Dialer {
         guard_name(rules, host, port)?;
         for address in addresses {
             if let Err(why) = rules.check_address(*address) {
-                tracing::warn!(host, port, %address, %why, "refused to connect: the address is not allowed");
+                tracing::warn!(host, port, %address, reason = %why, "refused to connect: the address is not allowed");
                 return Err(Cause::Refused);
             }
             if is_own_listener(&self.own_listeners, *address, port) {
@@ -205,7 +205,7 @@ impl Dialer {
 /// What can be said before the name is looked up, so that nobody is even asked about a host that is denied.
 fn guard_name(rules: &ReachRules, host: &str, port: u16) -> Result<(), Cause> {
     rules.check_name(host, port).map_err(|why| {
-        tracing::warn!(host, port, %why, "refused to connect: the host or port is not allowed");
+        tracing::warn!(host, port, reason = %why, "refused to connect: the host or port is not allowed");
         Cause::Refused
     })
 }

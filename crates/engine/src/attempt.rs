@@ -84,7 +84,9 @@ impl Inner {
                 self.give_back(ready);
             }
             Err(error) => {
-                tracing::warn!(delivery = %ready.id, %error, "the store cannot be asked; the delivery goes back");
+                tracing::warn!(
+                    delivery_id = %ready.id, webhook_id = %ready.webhook, tenant = %ready.event.tenant, %error,
+                    "the store cannot be asked; the delivery goes back");
                 self.not_sent(&ready, pass).await;
                 self.give_back(ready);
             }

@@ -29,7 +29,7 @@ impl Inner {
     fn act_on(self: &Arc<Self>, hook: &Hook, moved: &Moved) {
         let (from, to) = (moved.transition.from, moved.transition.to);
         if from != to {
-            tracing::info!(webhook = %moved.webhook, from = from.name(), to = to.name(), "a circuit has moved");
+            tracing::info!(webhook_id = %moved.webhook, from = from.name(), to = to.name(), "a circuit has moved");
             self.metrics.circuit_moved(from, to);
         }
         match moved.saved.blocked_until() {
@@ -47,7 +47,7 @@ impl Inner {
     /// Stores a circuit that moved without an outcome, however long that takes.
     async fn keep(&self, tenant: TenantId, webhook: WebhookId, saved: SavedCircuit) {
         while let Err(error) = self.store.set_circuit(tenant.clone(), webhook, saved.clone()).await {
-            tracing::warn!(%webhook, %error, "a circuit's state cannot be stored yet");
+            tracing::warn!(webhook_id = %webhook, %error, "a circuit's state cannot be stored yet");
             if self.stop.is_cancelled() {
                 return;
             }

@@ -80,7 +80,7 @@ impl Inner {
             self.metrics.expired(&hook.tenant.id, webhook, step.moved as u64);
             self.health.ended(&hook.tenant.id, DeliveryStatus::Dead, step.moved as u64, now);
             if step.finished {
-                tracing::info!(%webhook, "deliveries that waited for too long are given up on");
+                tracing::info!(webhook_id = %webhook, "deliveries that waited for too long are given up on");
                 self.alarm.ring();
                 return Ok(());
             }
@@ -99,7 +99,7 @@ impl Inner {
                     Ok(false) => {}
                     // One webhook that cannot be read must not keep all others waiting.
                     Err(StoreError::Refused(why)) => {
-                        tracing::error!(%webhook, why, "a webhook cannot be read, and not be disabled");
+                        tracing::error!(webhook_id = %webhook, error = why, "a webhook cannot be read, and not be disabled");
                     }
                     Err(error) => return Err(error),
                 }

@@ -246,7 +246,9 @@ impl Inner {
                     inner.record_end(ready, Next::Cancelled { reason });
                 }
                 Err(error) => {
-                    tracing::warn!(delivery = %ready.id, %error, "the store cannot be asked; the delivery goes back");
+                    tracing::warn!(
+                    delivery_id = %ready.id, webhook_id = %ready.webhook, tenant = %ready.event.tenant, %error,
+                    "the store cannot be asked; the delivery goes back");
                     inner.free_slot(&ready);
                     inner.give_back(ready);
                 }

@@ -160,7 +160,10 @@ impl Inner {
 
     /// Lets go of a delivery that turned out to be somebody else's.
     pub(crate) fn lost(self: &Arc<Self>, ready: &Ready) {
-        tracing::warn!(delivery = %ready.id, "the lease was lost; another node has the delivery");
+        tracing::warn!(
+            delivery_id = %ready.id, event_id = %ready.event.id, webhook_id = %ready.webhook,
+            tenant = %ready.event.tenant, "the lease was lost; another node has the delivery"
+        );
         self.metrics.fenced.inc();
         if !ready.term.is_over() {
             self.fleet.alarm();
@@ -300,11 +303,32 @@ impl Inner {
             let reason = outcome.disable.as_ref().map_or(GONE, |disable| &disable.reason);
             self.webhook_disabled(pending.ready.webhook, outcome.tenant.clone(), reason);
         }
+        self.say(pending);
         if status != DeliveryStatus::Pending {
             let attempts = pending.ready.attempt - u32::from(outcome.attempt.is_none());
             self.trace_end(&pending.ready, status, attempts);
         }
         self.settle(&pending.ready, status == DeliveryStatus::Pending);
+    }
+
+    /// A delivery that was given up on is worth a line; a failed attempt is for whoever asks for details.
+    fn say(&self, pending: &Pending) {
+        let Pending { outcome, ready, .. } = pending;
+        let failed = outcome.attempt.as_ref().and_then(|attempt| Some((attempt, attempt.failure_category?)));
+        let failure_category = failed.map(|(_, category)| category.name());
+        match (&outcome.next, failed) {
+            (Next::Dead { reason }, _) => tracing::info!(
+                delivery_id = %ready.id, event_id = %ready.event.id, webhook_id = %ready.webhook,
+                tenant = %outcome.tenant, attempt = ready.attempt, reason = reason.name(), failure_category,
+                "a delivery is dead"
+            ),
+            (_, Some((attempt, _))) => tracing::debug!(
+                delivery_id = %ready.id, event_id = %ready.event.id, webhook_id = %ready.webhook,
+                tenant = %outcome.tenant, attempt = attempt.number, status = attempt.http_status_code,
+                failure_category, "an attempt failed"
+            ),
+            _ => {}
+        }
     }
 
     /// The delivery is out of our hands. If it still waits, so does what comes after it in its order.
@@ -338,7 +362,10 @@ impl Inner {
         let mut outcome = Outcome::clone(&outcome);
         match &mut outcome.attempt {
             Some(attempt) if attempt.response_headers.is_some() => {
-                tracing::error!(delivery = %ready.id, why, "an outcome was refused; recording it without details");
+                tracing::error!(
+                    delivery_id = %ready.id, tenant = %outcome.tenant, error = why,
+                    "an outcome was refused; recording it without details"
+                );
                 self.metrics.fault(Fault::Outcome).inc();
                 attempt.response_headers = None;
                 attempt.response_body_sample = None;
@@ -347,7 +374,9 @@ impl Inner {
             }
             // Its lease stays in the store: the next start finds and sends it again.
             _ => {
-                tracing::error!(delivery = %ready.id, why, "an outcome cannot be recorded");
+                tracing::error!(
+                    delivery_id = %ready.id, tenant = %outcome.tenant, error = why, "an outcome cannot be recorded"
+                );
                 self.metrics.fault(Fault::Outcome).inc();
                 self.keep_effects(&outcome);
                 self.settle(&ready, true);

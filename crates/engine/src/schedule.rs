@@ -167,7 +167,7 @@ impl Inner {
                         self.health.ended(&webhook.tenant, DeliveryStatus::Cancelled, moved as u64, now);
                     }
                     Err(error) => {
-                        tracing::warn!(webhook = %webhook.id, %error, "pending deliveries cannot be cancelled yet");
+                        tracing::warn!(webhook_id = %webhook.id, %error, "pending deliveries cannot be cancelled yet");
                         tokio::time::sleep(AFTER_FAILURE).await;
                     }
                 }

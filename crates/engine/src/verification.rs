@@ -88,12 +88,12 @@ impl Inner {
         };
         match Engine(self.clone()).change_webhook(tenant, id, note).await {
             Ok(_) if echoed.is_ok() => {
-                tracing::info!(webhook = %id, "the endpoint echoed the challenge; the webhook is active");
+                tracing::info!(webhook_id = %id, "the endpoint echoed the challenge; the webhook is active");
             }
             Ok(_) | Err(ChangeError::Missing | ChangeError::Refused(())) => {}
             // It is asked again.
             Err(ChangeError::Store(error)) => {
-                tracing::warn!(webhook = %id, %error, "what came of a challenge cannot be stored yet");
+                tracing::warn!(webhook_id = %id, %error, "what came of a challenge cannot be stored yet");
             }
         }
     }

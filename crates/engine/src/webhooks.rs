@@ -153,11 +153,11 @@ impl Inner {
 
     /// An outcome has disabled a webhook: learn of it and sweep up.
     pub(crate) fn webhook_disabled(self: &Arc<Self>, webhook: WebhookId, tenant: TenantId, reason: &str) {
-        tracing::warn!(%webhook, %tenant, reason, "a webhook is disabled");
+        tracing::warn!(webhook_id = %webhook, %tenant, reason, "a webhook is disabled");
         let inner = self.clone();
         self.runtime.spawn(async move {
             if let Err(error) = inner.registry.refresh(&*inner.store, &tenant).await {
-                tracing::warn!(%webhook, %error, "the disabled webhook is learnt of with the next publish");
+                tracing::warn!(webhook_id = %webhook, %error, "the disabled webhook is learnt of with the next publish");
             }
             if let Some(hook) = inner.registry.hook(webhook) {
                 inner.call_off(webhook, &hook.state);

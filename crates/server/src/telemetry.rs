@@ -70,5 +70,9 @@ pub(crate) fn start(log: &Log) -> LeftOut {
             registry.with(lines.with_filter(filter)).try_init()
         }
     };
+    std::panic::set_hook(Box::new(|panic| {
+        let location = panic.location().map(ToString::to_string);
+        tracing::error!(location, error = panic.payload_as_str(), "a fault in the program");
+    }));
     left_out
 }

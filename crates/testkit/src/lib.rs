@@ -1,6 +1,7 @@
 //! What the tests of Redrive share: receivers that answer as told or behave badly on purpose, the real
-//! binary as a process, a small client for its API, PostgreSQL, Redis, RabbitMQ and Prometheus servers, a proxy that breaks connections,
-//! a scripted name server, canaries that nobody may reach, Python for the official verifiers, and Node.js for
+//! binary as a process, a small client for its API, PostgreSQL, Redis, RabbitMQ and Prometheus servers, a proxy that
+//! breaks connections, a scripted name server, a collector of traces, canaries that nobody may reach, Python for the
+//! official verifiers, and Node.js for
 //! browsers.
 //!
 //! For tests alone: everything here panics with a helpful message where a service would return an error.
@@ -11,6 +12,7 @@
 pub mod api;
 pub mod browser;
 mod canary;
+pub mod collector;
 pub mod dns;
 pub mod hostile;
 mod made;
@@ -36,6 +38,7 @@ use redrive_core::vault::{MasterKey, Vault};
 pub use api::{Answer, Api};
 pub use browser::{Browser, FORM};
 pub use canary::Canary;
+pub use collector::{Collector, Seen};
 pub use dns::{Dns, Say};
 pub use hostile::{Hostile, Hostility};
 pub use node::node_with;

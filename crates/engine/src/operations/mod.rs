@@ -185,10 +185,10 @@ impl Inner {
 
     async fn carry_on(self: Arc<Self>, operation: Operation) {
         let id = operation.id;
-        tracing::info!(operation = %id, kind = operation.order.kind.name(), "carrying a bulk operation on");
+        tracing::info!(operation_id = %id, kind = operation.order.kind.name(), "carrying a bulk operation on");
         if let Err(error) = self.run_operation(operation).await {
             // It goes on from its last step.
-            tracing::warn!(%error, operation = %id, "a bulk operation has stopped for now");
+            tracing::warn!(%error, operation_id = %id, "a bulk operation has stopped for now");
             tokio::time::sleep(LOOK).await;
         }
         self.operating.held.lock().remove(&id);

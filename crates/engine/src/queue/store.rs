@@ -64,7 +64,7 @@ impl Inner {
                 Ok(hook) => hook,
                 // One webhook that cannot be read must not keep all others waiting.
                 Err(StoreError::Refused(why)) => {
-                    tracing::error!(webhook = %key.webhook, why, "a webhook cannot be read, and is sent nothing");
+                    tracing::error!(webhook_id = %key.webhook, error = why, "a webhook cannot be read, and is sent nothing");
                     continue;
                 }
                 Err(error) => {

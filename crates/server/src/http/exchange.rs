@@ -41,7 +41,8 @@ impl Surface {
                 parts.extensions.insert(client);
                 parts.extensions.insert(scheme);
                 parts.extensions.insert(id.clone());
-                let span = tracing::debug_span!("request", id = id.as_str(), %method, path = uri.path());
+                let span =
+                    tracing::debug_span!("request", request_id = id.as_str(), %method, path = uri.path());
                 let request = Request::from_parts(parts, Body::new(body));
                 whatever_happens(self.router.clone().call(request).instrument(span)).await
             }
@@ -80,10 +81,10 @@ async fn whatever_happens(
 /// A request that failed for no fault of its own is worth a line, unless the store is at fault, of which the
 /// engine tells once for all. Of other failures whoever asks for details is told.
 fn log_failure(status: StatusCode, id: &RequestId, method: &Method, uri: &Uri, client: ClientAddr) {
-    let (id, path, client, status) = (id.as_str(), uri.path(), client.0, status.as_u16());
+    let (request_id, path, client, status) = (id.as_str(), uri.path(), client.0, status.as_u16());
     match status {
-        503 | ..500 => tracing::debug!(id, %method, path, %client, status, "a request was refused"),
-        _ => tracing::error!(id, %method, path, %client, status, "a request failed"),
+        503 | ..500 => tracing::debug!(request_id, %method, path, %client, status, "a request was refused"),
+        _ => tracing::error!(request_id, %method, path, %client, status, "a request failed"),
     }
 }
 

@@ -110,7 +110,7 @@ impl Amqp {
             let reason = error.to_string();
             if reason != last_said {
                 let (source, queue, server) = (&self.name, &self.queue, self.broker.address());
-                tracing::warn!(source, queue, %server, reason, "a source takes no messages in; it is tried again");
+                tracing::warn!(source, queue, %server, error = reason, "a source takes no messages in; it is tried again");
                 last_said = reason;
             }
             tokio::select! {

@@ -65,7 +65,7 @@ impl Rejects {
         while let Err(why) = self.try_to_put(properties.clone(), body).await {
             if backoff.is_fresh() {
                 tracing::warn!(
-                    source = self.source, queue = self.queue, %why,
+                    source = self.source, queue = self.queue, error = %why,
                     "a message that cannot be published cannot be put away either; it stays where it is"
                 );
             }
