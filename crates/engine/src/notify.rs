@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use redrive_core::{
     NoticeId, TenantId, Time, WebhookId,
     backoff::Backoff,
-    notice::{Cause, event::event_data, is_operational},
+    notice::{Cause, Facts, Kind, event::event_data, is_operational},
     webhook::Webhook,
 };
 use redrive_store::{Channel, StoreError, StoredNotice, Telling, Told};
@@ -80,12 +80,19 @@ pub(crate) struct Notifying {
     alarm: Notify,
     /// Webhooks whose hosts' names could not be looked up lately.
     suspects: Mutex<HashMap<WebhookId, TenantId>>,
+    /// When it was last written down that a tenant's quota is used up.
+    quotas: Mutex<HashMap<TenantId, Time>>,
     mailing: Arc<Semaphore>,
 }
 
 impl Default for Notifying {
     fn default() -> Self {
-        Self { alarm: Notify::new(), suspects: Mutex::default(), mailing: Arc::new(Semaphore::new(MAILS)) }
+        Self {
+            alarm: Notify::new(),
+            suspects: Mutex::default(),
+            quotas: Mutex::default(),
+            mailing: Arc::new(Semaphore::new(MAILS)),
+        }
     }
 }
 
@@ -97,6 +104,31 @@ impl Notifying {
 }
 
 impl Engine {
+    /// Something was refused to a tenant because its quota is used up. Written down beside whatever goes on, and once
+    /// in a while: somebody may be refused very often.
+    pub fn quota_reached(&self, tenant: &TenantId, reason: &str, message: &str, until: Option<Time>) {
+        let inner = &self.0;
+        let now = inner.clock.now();
+        {
+            let mut noted = inner.notifying.quotas.lock();
+            noted.retain(|_, at| now < *at + inner.settings.folds.remind);
+            if noted.contains_key(tenant) {
+                return;
+            }
+            noted.insert(tenant.clone(), now);
+        }
+        let (reason, message) = (Some(reason.to_owned()), Some(message.to_owned()));
+        let facts = Facts { reason, message, until, ..Facts::default() };
+        let cause = causes::cause(tenant, None, Kind::QuotaReached, now, facts);
+        let (engine, tenant) = (self.clone(), tenant.clone());
+        inner.runtime.spawn(async move {
+            if let Err(error) = engine.note(vec![cause]).await {
+                tracing::debug!(%error, "that a quota is used up is told later");
+                engine.0.notifying.quotas.lock().remove(&tenant);
+            }
+        });
+    }
+
     /// Writes causes down, and has them told.
     pub async fn note(&self, causes: Vec<Cause>) -> Result<(), StoreError> {
         self.0.store.note(causes).await?;
