@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use redrive_core::{
-    Role, breaker::BreakerPolicy, limiter::RateLimit, retention::Retention, retry::RetryPolicy,
-    tenant::DEFAULT_POOL,
+    Role, breaker::BreakerPolicy, limiter::RateLimit, notice::fold::Folds, retention::Retention,
+    retry::RetryPolicy, tenant::DEFAULT_POOL,
 };
 
-use crate::{metrics::Series, queue::amqp::Tickets, trace::Tracing};
+use crate::{Post, metrics::Series, queue::amqp::Tickets, trace::Tracing};
 
 /// Limits and defaults of the data path.
 #[derive(Clone, Debug)]
@@ -61,6 +61,12 @@ pub struct Settings {
     pub series: Series,
     /// Where spans of traces go; none are made without it.
     pub tracing: Option<Tracing>,
+    /// How long nothing more is told of a kind once something was.
+    pub folds: Folds,
+    /// How old a secret may be before its webhook's owner is told to change it; none for any age.
+    pub rotate_after: Option<Duration>,
+    /// Who sends notices as mails; without one none are sent.
+    pub post: Option<Post>,
 }
 
 /// Where Redis is, and how nodes find one another in it.
@@ -110,6 +116,9 @@ impl Default for Settings {
             tickets: None,
             series: Series::default(),
             tracing: None,
+            folds: Folds::default(),
+            rotate_after: Some(Duration::from_secs(90 * 24 * 3600)),
+            post: None,
         }
     }
 }

@@ -15,13 +15,15 @@ mod model;
 pub mod postgres;
 mod sealed;
 pub mod sqlite;
+mod standing;
 
 use std::{collections::BTreeMap, future::Future, pin::Pin, sync::Arc};
 
 use redrive_core::{
-    AuditId, DeliveryId, EventId, KeyId, OperationId, TenantId, Time, WebhookId,
+    AuditId, DeliveryId, EventId, KeyId, NoticeId, OperationId, TenantId, Time, WebhookId,
     breaker::SavedCircuit,
     lane::Priority,
+    notice::{Cause, fold::Folds},
     operation::OperationState,
     tenant::TenantRules,
     traffic::{Grain, Traffic},
@@ -122,8 +124,15 @@ pub trait Gates {
     /// The same for these webhooks alone.
     fn trouble_of(&self, webhooks: Vec<WebhookId>) -> Answer<'_, Vec<Runtime>>;
     /// Stores a circuit that has moved by itself or by hand. One of an older generation is left alone, unless
-    /// the one stored had closed before: whoever counts may have forgotten it and begun anew.
-    fn set_circuit(&self, tenant: TenantId, webhook: WebhookId, circuit: SavedCircuit) -> Answer<'_, ()>;
+    /// the one stored had closed before: whoever counts may have forgotten it and begun anew. A cause is written
+    /// down with it if the stored circuit makes that very move (`core::notice::of_move`).
+    fn set_circuit(
+        &self,
+        tenant: TenantId,
+        webhook: WebhookId,
+        circuit: SavedCircuit,
+        cause: Option<Cause>,
+    ) -> Answer<'_, ()>;
     /// The times for which a webhook's circuit was open and that were not over at `from`, oldest first.
     fn circuit_periods(&self, webhook: WebhookId, from: Time, limit: usize) -> Answer<'_, Vec<Period>>;
     /// The times for which circuits of a tenant were open, those that opened last first.
@@ -141,8 +150,16 @@ pub trait Gates {
     fn backlogged(&self, tenant: TenantId, look_at: usize) -> Answer<'_, Backlogged>;
     /// The webhooks after this one for which something waits, each with the age of its oldest delivery.
     fn oldest(&self, after: Option<WebhookId>, limit: usize) -> Answer<'_, Vec<(WebhookId, Time)>>;
-    /// Ends up to `limit` waiting deliveries of a webhook that were made before a time, as expired.
-    fn expire(&self, webhook: WebhookId, made_before: Time, now: Time, limit: usize) -> Answer<'_, Step>;
+    /// Ends up to `limit` waiting deliveries of a webhook that were made before a time, as expired. A cause is written
+    /// down with them, with their number and the last of them; those of Redrive's own events do not count.
+    fn expire(
+        &self,
+        webhook: WebhookId,
+        made_before: Time,
+        now: Time,
+        limit: usize,
+        cause: Option<Cause>,
+    ) -> Answer<'_, Step>;
     /// Webhooks that were to be disabled by now.
     fn expiring(&self, now: Time, limit: usize) -> Answer<'_, Expiring>;
 }
@@ -172,8 +189,8 @@ pub trait Webhooks {
     /// Stores a new webhook.
     fn create_webhook(&self, webhook: Webhook) -> Answer<'_, Changed>;
     /// Replaces a webhook that has not changed since `revision`. One that no longer gets events has its
-    /// waiting deliveries swept up from then on.
-    fn change_webhook(&self, webhook: Webhook, revision: i64) -> Answer<'_, Changed>;
+    /// waiting deliveries swept up from then on. A cause is written down with the change.
+    fn change_webhook(&self, webhook: Webhook, revision: i64, cause: Option<Cause>) -> Answer<'_, Changed>;
     /// One webhook, unless it was deleted.
     fn webhook(&self, tenant: TenantId, id: WebhookId) -> Answer<'_, Option<Versioned>>;
     /// Webhooks by id, deleted ones too, of whatever tenant: for deliveries that are claimed.
@@ -392,6 +409,26 @@ pub trait Audit {
     fn forget_audit(&self, before: Time, limit: usize) -> Answer<'_, usize>;
 }
 
+/// What owners are told without asking: what stands, folded, and the notices that are made of it.
+pub trait Notices {
+    /// Writes causes down that belong to no other change.
+    fn note(&self, causes: Vec<Cause>) -> Answer<'_, ()>;
+    /// When there is something to do next: to make a notice, or to send one. What stands may have to wait longer.
+    fn next_notice(&self) -> Answer<'_, Option<Time>>;
+    /// Makes notices of what is due to be told, as many as there are ids for; nothing more is told of each until its
+    /// time is over. Gives how many. See `core::notice::fold`.
+    fn make_notices(&self, now: Time, folds: Folds, fresh: Vec<NoticeId>) -> Answer<'_, usize>;
+    /// Hands out notices that are to be sent by now, the oldest first. Nobody else gets them until `hold_until`, unless
+    /// whoever has them says so.
+    fn take_notices(&self, now: Time, hold_until: Time, limit: usize) -> Answer<'_, Vec<StoredNotice>>;
+    /// Notes what came of sending one. What is over on every way is not sent again.
+    fn notice_told(&self, id: NoticeId, channel: Channel, told: Told) -> Answer<'_, ()>;
+    /// A tenant's notices, newest first.
+    fn list_notices(&self, tenant: TenantId, page: PageRequest<NoticeId>) -> Answer<'_, Vec<StoredNotice>>;
+    /// Forgets up to `limit` notices from before this time, and as many standings that were quiet since then.
+    fn forget_notices(&self, before: Time, limit: usize) -> Answer<'_, usize>;
+}
+
 /// Housekeeping and health.
 pub trait Upkeep {
     /// Forgets up to `limit` idempotency keys that have expired.
@@ -498,6 +535,7 @@ pub trait Store:
     + Operations
     + Secrets
     + Audit
+    + Notices
     + Upkeep
     + Retain
     + Erase
@@ -523,6 +561,7 @@ impl<T> Store for T where
         + Operations
         + Secrets
         + Audit
+        + Notices
         + Upkeep
         + Retain
         + Erase

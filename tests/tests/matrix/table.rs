@@ -139,6 +139,7 @@ pub(crate) const TABLE: &[Row] = &[
     row("DELETE", "/v1/tenants/{id}/api-keys/{key_id}", Admin, "", 204),
     row("POST", "/v1/portal-sessions", Admin, r#"{"tenant_id": "acme"}"#, 201),
     row("DELETE", "/v1/portal-sessions/{id}", Admin, "", 204),
+    row("GET", "/v1/notifications", Read, "", 200),
     row("GET", "/v1/audit-log", Admin, "", 200),
     row("GET", "/v1/status", Admin, "", 200),
     row("POST", "/v1/secrets/rotate-master-key", Admin, "{}", 200),

@@ -19,6 +19,7 @@ pub mod health;
 pub mod keys;
 pub mod metrics;
 pub mod names;
+pub mod notices;
 pub mod operations;
 pub mod overview;
 pub mod portal;

@@ -9,6 +9,7 @@ mod egress;
 mod limits;
 mod load;
 mod node;
+mod notifications;
 mod redis;
 mod secret;
 mod secrets;
@@ -40,6 +41,7 @@ pub use dev::{Dev, Skew};
 pub use egress::Egress;
 pub use limits::{Limits, PerMinute, PerSecond, TenantLimits};
 pub use load::{ConfigError, Overrides, load};
+pub use notifications::Notifications;
 pub use redis::{Redis, RedisUrl};
 pub use secret::Hidden;
 pub use secrets::Secrets;
@@ -104,6 +106,8 @@ pub struct Config {
     pub limits: Limits,
     /// What becomes of webhooks that never work.
     pub webhooks: Webhooks,
+    /// Telling owners.
+    pub notifications: Notifications,
     /// What is written to the log.
     pub log: Log,
     /// Figures for each tenant, webhook and event type.
@@ -261,6 +265,7 @@ impl Config {
             log: Log { level: "info".into(), format: LogFormat::Text },
             tracing: Tracing::default(),
             metrics: Metrics { by_tenant: false, by_webhook: false, by_event_type: false, most_values: 200 },
+            notifications: Notifications::default(),
             dev: Dev { clock_speed: 1.0, clock_skew: Skew::default() },
         }
     }
@@ -308,6 +313,8 @@ impl Config {
                 by_event_type: self.metrics.by_event_type,
                 most: self.metrics.most_values,
             },
+            folds: self.notifications.folds(),
+            rotate_after: Some(self.secrets.rotate_after.get()).filter(|after| !after.is_zero()),
             ..Settings::default()
         })
     }
@@ -352,6 +359,9 @@ impl Config {
         self.egress.validate()?;
         if self.audit.retention < Span::secs(24 * 3600) {
             return refuse("audit.retention", "must be at least 1d");
+        }
+        if let Some(setting) = self.notifications.too_short() {
+            return refuse(setting, "must be at least 1s, since every failure would be told by itself");
         }
         if let Err(reason) = telemetry::check(&self.log.level) {
             return refuse("log.level", &reason);

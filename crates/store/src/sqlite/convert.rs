@@ -1,8 +1,8 @@
 //! Between rows and types.
 
 use redrive_core::{
-    AttemptId, AuditId, DeliveryId, EventId, KeyId, OperationId, TenantId, Time, WebhookId, lane::Lane,
-    trace::Trace,
+    AttemptId, AuditId, DeliveryId, EventId, KeyId, NoticeId, OperationId, TenantId, Time, WebhookId,
+    lane::Lane, trace::Trace,
 };
 use rusqlite::{
     Row, ToSql,
@@ -52,7 +52,7 @@ macro_rules! id_column {
         }
     )*};
 }
-id_column!(AttemptId, AuditId, DeliveryId, EventId, KeyId, OperationId, WebhookId);
+id_column!(AttemptId, AuditId, DeliveryId, EventId, KeyId, NoticeId, OperationId, WebhookId);
 
 impl ToSql for Col<Time> {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
