@@ -306,13 +306,13 @@ mod tests {
         for wrong in ["", " ", "a", "a=", "=1", "A=1", "a=1=2", "a=\u{e9}", "a=1\r\nx: y", ",", "a=1,b"] {
             assert_eq!(state(wrong), None, "{wrong:?}");
         }
-        assert_eq!(state(&vec!["a=1"; 33].join(",")), None);
+        assert_eq!(state(&["a=1"; 33].join(",")), None);
         assert_eq!(state(&"a=1,".repeat(10_000)), None);
         let (long, short) = (format!("l={}", "x".repeat(200)), format!("s={}", "y".repeat(100)));
         let all = format!("{long},{short},{short},{short},{short},z=1");
         assert_eq!(state(&all), Some(format!("{short},{short},{short},{short},z=1")));
-        let all = vec![short.as_str(); 6].join(",");
-        assert_eq!(state(&all), Some(vec![short.as_str(); 4].join(",")));
+        let all = [short.as_str(); 6].join(",");
+        assert_eq!(state(&all), Some([short.as_str(); 4].join(",")));
         assert_eq!(state(&format!("a={}", "x".repeat(MAX_STATE))), None);
     }
 
