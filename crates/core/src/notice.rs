@@ -2,6 +2,8 @@
 //!
 //! Causes of one kind about one thing are folded: the first is told at once, what follows is told together.
 
+pub mod preferences;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{

@@ -9,6 +9,7 @@ mod export;
 mod extract;
 mod health;
 mod limit;
+mod notifications;
 mod operations;
 mod page;
 mod portal;
@@ -66,6 +67,7 @@ pub type AppState = Arc<App>;
         (name = "event types", description = "The catalogue of what is published"),
         (name = "deliveries", description = "What became of each event at each webhook"),
         (name = "dlq", description = "Deliveries that were given up on"),
+        (name = "notifications", description = "What owners are told without asking"),
         (name = "tenants", description = "For admins"),
         (name = "health", description = "For operators"),
     )
@@ -91,6 +93,7 @@ fn described() -> OpenApiRouter<AppState> {
         .merge(deliveries::routes())
         .merge(dlq::routes())
         .merge(operations::routes())
+        .merge(notifications::routes())
         .merge(tenants::routes())
         .merge(portal::routes())
         .merge(audit::routes())

@@ -19,6 +19,7 @@ pub mod health;
 pub mod keys;
 mod metrics;
 pub mod names;
+pub mod notifications;
 pub mod operations;
 pub mod overview;
 pub mod portal;

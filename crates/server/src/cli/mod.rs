@@ -4,6 +4,7 @@ mod archive;
 mod copy;
 mod demo;
 mod keys;
+mod mail;
 mod migrate;
 mod pinned;
 mod reload;
@@ -56,6 +57,8 @@ enum Command {
         #[command(subcommand)]
         command: copy::StoreCommand,
     },
+    /// Send a test mail as the server would, and say what is wrong if it does not go out.
+    CheckMail(mail::CheckMailArgs),
     /// Show or check the configuration.
     Config {
         #[command(subcommand)]
@@ -199,6 +202,7 @@ pub fn main() -> ExitCode {
         Command::Migrate(args) => migrate::run(&args),
         Command::Archive { command } => archive::run(&command),
         Command::Store { command } => copy::run(&command),
+        Command::CheckMail(args) => mail::run(&args),
         Command::Config { command } => configuration(command),
     };
     match result {

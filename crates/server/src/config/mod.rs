@@ -15,6 +15,7 @@ mod secrets;
 mod server;
 mod settings;
 mod shown;
+mod smtp;
 mod sources;
 
 use std::path::PathBuf;
@@ -45,6 +46,7 @@ pub use secrets::Secrets;
 pub use server::Server;
 pub use settings::{SETTINGS, Setting, env_name};
 pub use shown::InForce;
+pub use smtp::{Smtp, SmtpTls};
 pub use sources::{Source, SourceKind};
 
 /// Which defaults apply.
@@ -102,6 +104,8 @@ pub struct Config {
     pub limits: Limits,
     /// What becomes of webhooks that never work.
     pub webhooks: Webhooks,
+    /// The mail server that owners are written through.
+    pub smtp: Smtp,
     /// What is written to the log.
     pub log: Log,
     /// For trying things out.
@@ -236,6 +240,7 @@ impl Config {
             circuit_breaker: BreakerConfig::default(),
             limits: Limits::default(),
             webhooks: Webhooks { disable_after: Span::secs(5 * 24 * 3600) },
+            smtp: Smtp::default(),
             log: Log { level: "info".into() },
             dev: Dev { clock_speed: 1.0, clock_skew: Skew::default() },
         }
@@ -295,6 +300,7 @@ impl Config {
         self.retention.validate()?;
         sources::validate(&self.sources)?;
         self.archive.place()?;
+        self.smtp.validate()?;
         self.retry_policy()?;
         self.breaker_policy()?;
         self.limits.validate()?;

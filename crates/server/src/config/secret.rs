@@ -18,6 +18,7 @@ pub(super) fn is_secret(setting: &str) -> bool {
         "redis.password",
         "redis.url",
         "secrets.master_key",
+        "smtp.password",
     ]
     .contains(&setting)
 }
@@ -72,6 +73,10 @@ pub(super) fn read_files(config: &mut Config) -> Result<(), ConfigError> {
     let amqp = &mut config.amqp;
     if let (None, Some(path)) = (&amqp.password, &amqp.password_file) {
         amqp.password = Some(read_password("amqp.password_file", path)?);
+    }
+    let smtp = &mut config.smtp;
+    if let (None, Some(path)) = (&smtp.password, &smtp.password_file) {
+        smtp.password = Some(read_password("smtp.password_file", path)?);
     }
     for source in &mut config.sources {
         if let (None, Some(path)) = (&source.password, &source.password_file) {

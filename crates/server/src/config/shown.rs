@@ -145,6 +145,7 @@ mod tests {
             ("REDRIVE_ARCHIVE_SECRET_ACCESS_KEY", "hush"),
             ("REDRIVE_AMQP_URL", "amqp://me:hush@mq/x"),
             ("REDRIVE_AMQP_PASSWORD", "hush"),
+            ("REDRIVE_SMTP_PASSWORD", "hush"),
         ];
         let vars = vars.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let config = parse(Profile::Serve, "", vars).unwrap();
@@ -152,7 +153,7 @@ mod tests {
         assert!(!format!("{shown:?}").contains("hush"), "{shown:?}");
         let url = shown.iter().find(|one| one.key == "database.url").unwrap();
         assert_eq!(url.value.as_deref(), Some("postgres://me:[redacted]@db/x"));
-        assert_eq!(shown.iter().filter(|one| one.value.as_deref() == Some("set, not shown")).count(), 7);
+        assert_eq!(shown.iter().filter(|one| one.value.as_deref() == Some("set, not shown")).count(), 8);
     }
 
     #[test]

@@ -34,6 +34,7 @@ mod session;
 mod tenancy;
 mod tickets;
 mod undelivered;
+mod unsubscribed;
 mod upkeep;
 mod walk;
 mod webhooks;

@@ -10,6 +10,7 @@ use redrive_core::{
     health::Rollup,
     lane::{Lane, Priority},
     limiter::RateLimit,
+    notice::Kind,
     operation::{Among, OperationKind, OperationState, Selection},
     tenant::TenantRules,
     traffic::{Grain, Traffic},
@@ -38,6 +39,8 @@ pub(crate) async fn make(path: &Path) {
     let bench = bench_at(path).await;
     tenants(&bench).await;
     keys(&bench).await;
+    let (tenant, jane) = (bench.tenant.clone(), "jane@example.com".to_owned());
+    bench.store().unsubscribe(tenant, jane, Kind::DeliveryDead, at(4)).await.unwrap();
     history(&bench).await;
     archived(&bench).await;
     operation(&bench).await;
