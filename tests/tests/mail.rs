@@ -33,8 +33,7 @@ fn count_in(mail: &Arrived) -> u64 {
     if subject.starts_with("A delivery") {
         return 1;
     }
-    let digits: String =
-        subject.split(' ').next().unwrap().chars().filter(char::is_ascii_digit).collect();
+    let digits: String = subject.split(' ').next().unwrap().chars().filter(char::is_ascii_digit).collect();
     digits.parse().unwrap_or_else(|_| panic!("no count in {subject:?}"))
 }
 
@@ -65,14 +64,21 @@ async fn whoever_looks_after_a_webhook_hears_of_a_dead_delivery_and_can_end_that
     assert_eq!(mail.defects, [""; 0]);
     assert!(mail.text.contains("Ereignisart der letzten: order.created"), "{}", mail.text);
     assert!(mail.text.contains(webhook["id"].as_str().unwrap()), "{}", mail.text);
-    assert!(mail.text.contains(&format!("http://{}/dashboard/t/default/dead", redrive.address())), "{}", mail.text);
+    assert!(
+        mail.text.contains(&format!("http://{}/dashboard/t/default/dead", redrive.address())),
+        "{}",
+        mail.text
+    );
 
     // Looking changes nothing; a click does.
     let link = path_of(mail.header("List-Unsubscribe"));
     let anybody = api.without_key();
     let page = anybody.get(&link).await;
     let page = (page.status, String::from_utf8(page.body.to_vec()).unwrap());
-    assert!(page.0 == 200 && page.1.contains("<form method=\"post\"") && page.1.contains("jane@example.com"), "{page:?}");
+    assert!(
+        page.0 == 200 && page.1.contains("<form method=\"post\"") && page.1.contains("jane@example.com"),
+        "{page:?}"
+    );
     assert_eq!(api.get("/v1/notifications/unsubscribed").await.expect(200)["data"], json!([]));
     let form = [("content-type", "application/x-www-form-urlencoded")];
     for _ in 0..2 {
@@ -81,7 +87,10 @@ async fn whoever_looks_after_a_webhook_hears_of_a_dead_delivery_and_can_end_that
     }
     let listed = api.get("/v1/notifications/unsubscribed").await.expect(200);
     let (data, one) = (&listed["data"], &listed["data"][0]);
-    assert_eq!((data.as_array().unwrap().len(), &one["email"], &one["kind"]), (1, &json!("jane@example.com"), &json!("delivery.dead")));
+    assert_eq!(
+        (data.as_array().unwrap().len(), &one["email"], &one["kind"]),
+        (1, &json!("jane@example.com"), &json!("delivery.dead"))
+    );
     let audit = api.get("/v1/audit-log?action=notifications.unsubscribe").await.expect(200);
     assert_eq!(audit["data"].as_array().unwrap().len(), 1, "{audit}");
     assert_eq!(anybody.get("/unsubscribe/nonsense").await.status, 404);
@@ -91,12 +100,19 @@ async fn whoever_looks_after_a_webhook_hears_of_a_dead_delivery_and_can_end_that
     let (_second, _) = refusing(&api, json!({"description": "second", "events": ["second.*"]})).await;
     api.publish("second.created", json!({})).await;
     let mails = smtp.wait_until(|mails| mails.iter().any(|mail| mail.text.contains("second"))).await;
-    assert_eq!(mails.iter().map(|mail| mail.to[0].as_str()).filter(|to| *to == "jane@example.com").count(), 1);
-    let back = api.post("/v1/notifications/resubscribe", json!({"email": "jane@Example.com"})).await.expect(200);
+    assert_eq!(
+        mails.iter().map(|mail| mail.to[0].as_str()).filter(|to| *to == "jane@example.com").count(),
+        1
+    );
+    let back =
+        api.post("/v1/notifications/resubscribe", json!({"email": "jane@Example.com"})).await.expect(200);
     assert_eq!(back, json!({"resubscribed": 1}));
     let (_third, _) = refusing(&api, json!({"description": "third", "events": ["third.*"]})).await;
     api.publish("third.created", json!({})).await;
-    smtp.wait_until(|mails| mails.iter().any(|mail| mail.text.contains("third") && mail.to == ["jane@example.com"])).await;
+    smtp.wait_until(|mails| {
+        mails.iter().any(|mail| mail.text.contains("third") && mail.to == ["jane@example.com"])
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -104,7 +120,8 @@ async fn what_is_muted_does_not_arrive() {
     let smtp = Smtp::start(Protection::Plain);
     let redrive = Redrive::start_with(setup(&smtp)).await;
     let api = redrive.api();
-    let muted = json!({"owner": {"email": "jane@example.com", "mute": ["delivery.dead"]}, "events": ["muted.*"]});
+    let muted =
+        json!({"owner": {"email": "jane@example.com", "mute": ["delivery.dead"]}, "events": ["muted.*"]});
     let (receiver, _) = refusing(&api, muted).await;
     let (_loud, _) = refusing(&api, json!({"events": ["loud.*"], "description": "loud"})).await;
     api.publish("muted.created", json!({})).await;
@@ -156,17 +173,30 @@ async fn a_mail_survives_a_server_that_is_down_and_a_kill() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_test_mail_goes_out_or_says_what_is_wrong() {
     let smtp = Smtp::start_with(Protection::StartTls, Some(("me", "right")));
-    let said = |output: &Output| String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned();
+    let said = |output: &Output| {
+        String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
+    };
     let login = |password| [("REDRIVE_SMTP_USERNAME", "me"), ("REDRIVE_SMTP_PASSWORD", password)];
     let good = check_mail(&smtp, Protection::StartTls, &login("right"));
     assert!(good.status.success(), "{}", said(&good));
-    assert!(said(&good).contains("has taken a test mail from Redrive <redrive@sender.example> to jane@example.com"));
+    assert!(
+        said(&good)
+            .contains("has taken a test mail from Redrive <redrive@sender.example> to jane@example.com")
+    );
     assert_eq!(smtp.wait_for(1).await[0].header("Subject"), "Redrive can send mails");
     let bad = check_mail(&smtp, Protection::StartTls, &login("wrong"));
-    assert!(!bad.status.success() && said(&bad).contains("check smtp.username and smtp.password"), "{}", said(&bad));
+    assert!(
+        !bad.status.success() && said(&bad).contains("check smtp.username and smtp.password"),
+        "{}",
+        said(&bad)
+    );
     smtp.go_down();
     let down = check_mail(&smtp, Protection::StartTls, &login("right"));
-    assert!(!down.status.success() && said(&down).contains("check smtp.host and smtp.port"), "{}", said(&down));
+    assert!(
+        !down.status.success() && said(&down).contains("check smtp.host and smtp.port"),
+        "{}",
+        said(&down)
+    );
     let off = Command::new(binary()).args(["check-mail", "--to", "jane@example.com"]).output().unwrap();
     assert!(!off.status.success() && said(&off).contains("mails are off"), "{}", said(&off));
 }

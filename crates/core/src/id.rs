@@ -49,7 +49,7 @@ macro_rules! typed_id {
             }
 
             /// The id that was stored as these bytes.
-            pub fn from_bytes(bytes: [u8; 16]) -> Self {
+            pub const fn from_bytes(bytes: [u8; 16]) -> Self {
                 Self(Uuid::from_bytes(bytes))
             }
 

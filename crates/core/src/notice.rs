@@ -2,6 +2,7 @@
 //!
 //! Causes of one kind about one thing are folded: the first is told at once, what follows is told together.
 
+pub mod fold;
 pub mod preferences;
 
 use serde::{Deserialize, Serialize};

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use redrive_core::{
-    Role, breaker::BreakerPolicy, limiter::RateLimit, retention::Retention, retry::RetryPolicy,
-    tenant::DEFAULT_POOL,
+    Role, breaker::BreakerPolicy, limiter::RateLimit, notice::fold::Folds, retention::Retention,
+    retry::RetryPolicy, tenant::DEFAULT_POOL,
 };
 
-use crate::queue::amqp::Tickets;
+use crate::{Post, queue::amqp::Tickets};
 
 /// Limits and defaults of the data path.
 #[derive(Clone, Debug)]
@@ -57,6 +57,12 @@ pub struct Settings {
     pub redis: Option<RedisSettings>,
     /// How ready work is told to other nodes beside the store; none without a broker.
     pub tickets: Option<Tickets>,
+    /// How long nothing more is told of a kind once something was.
+    pub folds: Folds,
+    /// How old a secret may be before its webhook's owner is told to change it; none for any age.
+    pub rotate_after: Option<Duration>,
+    /// Who sends notices as mails; without one none are sent.
+    pub post: Option<Post>,
 }
 
 /// Where Redis is, and how nodes find one another in it.
@@ -104,6 +110,9 @@ impl Default for Settings {
             user_agent: concat!("Redrive/", env!("CARGO_PKG_VERSION")).into(),
             redis: None,
             tickets: None,
+            folds: Folds::default(),
+            rotate_after: Some(Duration::from_secs(90 * 24 * 3600)),
+            post: None,
         }
     }
 }

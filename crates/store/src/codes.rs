@@ -2,10 +2,10 @@
 
 use redrive_core::{
     DeadReason, DeliveryStatus, FailureCategory, breaker::CircuitState, event::PayloadFormat, lane::Priority,
-    traffic::Grain,
+    notice::Kind, traffic::Grain,
 };
 
-use crate::AttemptStatus;
+use crate::{AttemptStatus, Telling};
 
 /// Something that is stored as a small number.
 pub(crate) trait Code: Copy + std::fmt::Debug {
@@ -72,6 +72,21 @@ codes! {
         AttemptStatus::Success = 1,
         AttemptStatus::Failed = 2,
         AttemptStatus::Exhausted = 3,
+    }
+    Kind {
+        Kind::CircuitOpened = 1,
+        Kind::CircuitRecovered = 2,
+        Kind::WebhookDisabled = 3,
+        Kind::DeliveryDead = 4,
+        Kind::DnsFailing = 5,
+        Kind::SecretDue = 6,
+        Kind::QuotaReached = 7,
+    }
+    Telling {
+        Telling::Waiting = 0,
+        Telling::Told = 1,
+        Telling::Nobody = 2,
+        Telling::GivenUp = 3,
     }
     Priority {
         Priority::High = 1,

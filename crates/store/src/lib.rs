@@ -15,14 +15,15 @@ mod model;
 pub mod postgres;
 mod sealed;
 pub mod sqlite;
+mod standing;
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
 use redrive_core::{
-    AuditId, DeliveryId, EventId, KeyId, OperationId, TenantId, Time, WebhookId,
+    AuditId, DeliveryId, EventId, KeyId, NoticeId, OperationId, TenantId, Time, WebhookId,
     breaker::SavedCircuit,
     lane::Priority,
-    notice::Kind,
+    notice::{Cause, Kind, fold::Folds},
     operation::OperationState,
     tenant::TenantRules,
     traffic::{Grain, Traffic},
@@ -409,6 +410,26 @@ pub trait Unsubscribing {
     ) -> Answer<'_, Vec<Unsubscribed>>;
 }
 
+/// What owners are told without asking: what stands, folded, and the notices that are made of it.
+pub trait Notices {
+    /// Writes causes down that belong to no other change.
+    fn note(&self, causes: Vec<Cause>) -> Answer<'_, ()>;
+    /// When there is something to do next: to make a notice, or to send one. What stands may have to wait longer.
+    fn next_notice(&self) -> Answer<'_, Option<Time>>;
+    /// Makes notices of what is due to be told, as many as there are ids for; nothing more is told of each until its
+    /// time is over. Gives how many. See `core::notice::fold`.
+    fn make_notices(&self, now: Time, folds: Folds, fresh: Vec<NoticeId>) -> Answer<'_, usize>;
+    /// Hands out notices that are to be sent by now, the oldest first. Nobody else gets them until `hold_until`, unless
+    /// whoever has them says so.
+    fn take_notices(&self, now: Time, hold_until: Time, limit: usize) -> Answer<'_, Vec<StoredNotice>>;
+    /// Notes what came of sending one. What is over on every way is not sent again.
+    fn notice_told(&self, id: NoticeId, channel: Channel, told: Told) -> Answer<'_, ()>;
+    /// A tenant's notices, newest first.
+    fn list_notices(&self, tenant: TenantId, page: PageRequest<NoticeId>) -> Answer<'_, Vec<StoredNotice>>;
+    /// Forgets up to `limit` notices from before this time, and as many standings that were quiet since then.
+    fn forget_notices(&self, before: Time, limit: usize) -> Answer<'_, usize>;
+}
+
 /// Housekeeping and health.
 pub trait Upkeep {
     /// Forgets up to `limit` idempotency keys that have expired.
@@ -497,6 +518,7 @@ pub trait Store:
     + Secrets
     + Audit
     + Unsubscribing
+    + Notices
     + Upkeep
     + Retain
     + Erase
@@ -523,6 +545,7 @@ impl<T> Store for T where
         + Secrets
         + Audit
         + Unsubscribing
+        + Notices
         + Upkeep
         + Retain
         + Erase

@@ -10,6 +10,7 @@ mod gates;
 mod history;
 mod keeping;
 mod nodes;
+mod notices;
 mod operations;
 mod publish;
 mod record;
@@ -21,5 +22,6 @@ mod webhooks;
 pub(crate) use self::gates::Counted;
 pub use self::{
     audit::*, claim::*, dead::*, deliveries::*, event_types::*, figures::*, gates::*, history::*, keeping::*,
-    nodes::*, operations::*, publish::*, record::*, redrive::*, tenancy::*, unsubscribed::*, webhooks::*,
+    nodes::*, notices::*, operations::*, publish::*, record::*, redrive::*, tenancy::*, unsubscribed::*,
+    webhooks::*,
 };

@@ -4,9 +4,10 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use axum::Router;
 use prometheus_client::registry::Registry;
+use redrive_core::vault::Vault;
 use redrive_egress::Client;
 use redrive_engine::{
-    Engine,
+    Engine, Post, Settings,
     clock::{self, Clock},
 };
 use redrive_store::Store;
@@ -29,6 +30,7 @@ use crate::{
     dashboard,
     files::write_private,
     http::{self, Reload, Surface, Tls},
+    mail::Mails,
     sources::Sources,
     store, telemetry, vault,
 };
@@ -73,7 +75,11 @@ async fn serve(start: Start) -> Result<(), CliError> {
     let address = listener.local_addr().map_err(|error| CliError::said(error.to_string()))?;
     let egress = way_out(&config, address)?;
     let kind = (profile, demo.is_some());
-    let app = assemble(&config, kind, store, keys, Sessions::new(vault), egress.clone()).await?;
+    // On a laptop people reach it where it listens.
+    let listens = (profile == Profile::Dev).then(|| format!("{}://{address}", config.server.scheme()));
+    let base = config.server.public_base().map(str::to_owned).or(listens);
+    let parts = Parts { store, keys, vault, egress: egress.clone(), base };
+    let app = assemble(&config, kind, parts).await?;
     // On a laptop the signal keeps its usual meaning: the terminal is gone.
     if let Some(reread) = reread.filter(|_| profile == Profile::Serve) {
         reload::on_hangup(reread, app.clone(), egress)?;
@@ -164,18 +170,28 @@ fn way_out(config: &Config, address: SocketAddr) -> Result<Client, CliError> {
     egress.map_err(|error| CliError::said(error.to_string()))
 }
 
+/// What an application is put together from.
+struct Parts {
+    store: Arc<dyn Store>,
+    keys: Keys,
+    vault: Vault,
+    egress: Client,
+    /// How links in mails begin; none if nobody knows.
+    base: Option<String>,
+}
+
 async fn assemble(
     config: &Config,
     (profile, demo): (Profile, bool),
-    store: Arc<dyn Store>,
-    keys: Keys,
-    sessions: Sessions,
-    egress: Client,
+    parts: Parts,
 ) -> Result<Arc<App>, CliError> {
+    let Parts { store, keys, vault, egress, base } = parts;
     let mut metrics = Registry::default();
-    let settings = config.engine_settings()?;
     // On a store that nodes share the engine sets it right before anybody asks it.
     let clock = Clock::new(config.dev.clock_speed, config.dev.clock_skew.millis());
+    let mails = Mails::new(&config.smtp, base, store.clone(), vault.clone(), clock.clone())?;
+    let post = mails.map(|mails| Post(Arc::new(mails)));
+    let settings = Settings { post, ..config.engine_settings()? };
     let engine = Engine::start(store, egress, clock, settings, &mut metrics).await?;
     let identity = Identity {
         node: config.node.clone(),
@@ -196,7 +212,7 @@ async fn assemble(
         public_url: config.server.public_base().map(str::to_owned),
         demo,
     };
-    Ok(App::new(engine, keys, sessions, rules, metrics))
+    Ok(App::new(engine, keys, Sessions::new(vault), rules, metrics))
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, CliError> {

@@ -22,8 +22,8 @@ use redrive_core::{
     vault::Vault,
     webhook::Webhook,
 };
-use redrive_engine::clock::Clock;
-use redrive_store::{Store, StoreError};
+use redrive_engine::{MailError, Mailed, Mailer, Mailing, clock::Clock};
+use redrive_store::{Store, StoreError, StoredNotice};
 use sha2::{Digest, Sha256};
 
 use self::{
@@ -189,6 +189,20 @@ impl Mails {
 
     fn forget(&self, notice: NoticeId) {
         self.reached.lock().retain(|(id, _)| *id != notice);
+    }
+}
+
+impl Mailer for Mails {
+    fn send(&self, notice: StoredNotice, webhook: Option<Webhook>) -> Mailing<'_> {
+        Box::pin(async move {
+            match self.post(&notice.notice, webhook.as_ref()).await {
+                Ok(Posted::Sent) => Ok(Mailed::Sent),
+                Ok(Posted::Nobody) => Ok(Mailed::Nobody),
+                Ok(Posted::Refused(why)) => Err(MailError::Never(why)),
+                Ok(Posted::Later(why)) => Err(MailError::Later(why)),
+                Err(error) => Err(MailError::Later(error.to_string())),
+            }
+        })
     }
 }
 

@@ -4,7 +4,8 @@ use std::error::Error;
 
 use bytes::{BufMut, BytesMut};
 use redrive_core::{
-    AttemptId, AuditId, DeliveryId, EventId, KeyId, OperationId, TenantId, Time, WebhookId, lane::Lane,
+    AttemptId, AuditId, DeliveryId, EventId, KeyId, NoticeId, OperationId, TenantId, Time, WebhookId,
+    lane::Lane,
 };
 use tokio_postgres::{
     Row,
@@ -72,7 +73,7 @@ macro_rules! id_column {
         }
     )*};
 }
-id_column!(AttemptId, AuditId, DeliveryId, EventId, KeyId, OperationId, WebhookId);
+id_column!(AttemptId, AuditId, DeliveryId, EventId, KeyId, NoticeId, OperationId, WebhookId);
 
 /// The least id of a time, or any other 16 bytes.
 impl ToSql for Col<[u8; 16]> {

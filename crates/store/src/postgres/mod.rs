@@ -22,6 +22,7 @@ mod lanes;
 mod leases;
 mod listing;
 mod nodes;
+mod notices;
 mod operations;
 mod partitions;
 mod plain;
@@ -81,6 +82,7 @@ pub fn planned_statements() -> Vec<(String, String)> {
         &erase::PLANNED,
         &history::PLANNED,
         &dead::PLANNED,
+        &notices::PLANNED,
     ]
     .concat()
     .into_iter()

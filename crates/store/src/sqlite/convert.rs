@@ -1,7 +1,8 @@
 //! Between rows and types.
 
 use redrive_core::{
-    AttemptId, AuditId, DeliveryId, EventId, KeyId, OperationId, TenantId, Time, WebhookId, lane::Lane,
+    AttemptId, AuditId, DeliveryId, EventId, KeyId, NoticeId, OperationId, TenantId, Time, WebhookId,
+    lane::Lane,
 };
 use rusqlite::{
     Row, ToSql,
@@ -45,7 +46,7 @@ macro_rules! id_column {
         }
     )*};
 }
-id_column!(AttemptId, AuditId, DeliveryId, EventId, KeyId, OperationId, WebhookId);
+id_column!(AttemptId, AuditId, DeliveryId, EventId, KeyId, NoticeId, OperationId, WebhookId);
 
 impl ToSql for Col<Time> {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {

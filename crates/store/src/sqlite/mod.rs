@@ -19,6 +19,7 @@ mod history;
 mod lanes;
 mod listing;
 mod nodes;
+mod notices;
 mod operations;
 mod prune;
 mod publish;
@@ -68,6 +69,7 @@ pub fn bounded_statements() -> Vec<&'static str> {
         &dead::BOUNDED,
         &prune::BOUNDED,
         &erase::BOUNDED,
+        &notices::BOUNDED,
     ]
     .concat()
 }

@@ -400,6 +400,45 @@ CREATE TABLE operation_items (
     PRIMARY KEY (operation, delivery)
 );
 
+-- What owners are to be told, folded: one row for each kind of thing about each webhook, or about the tenant as a whole
+-- (all zero). What is not told yet has a due time.
+CREATE TABLE standing (
+    tenant      text COLLATE "C" NOT NULL,
+    webhook     uuid NOT NULL,
+    kind        smallint NOT NULL,
+    due         bigint,
+    count       bigint NOT NULL,
+    first_at    bigint NOT NULL,
+    last_at     bigint NOT NULL,
+    -- What is known of the last: a JSON document.
+    facts       text NOT NULL,
+    -- Until when nothing more is told.
+    quiet_until bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (tenant, webhook, kind)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
+CREATE INDEX standing_due ON standing (due) WHERE due IS NOT NULL;
+CREATE INDEX standing_quiet ON standing (quiet_until) WHERE due IS NULL;
+
+-- What owners were told, or are being told: notices with how far they are on each way. One that is over on every way has
+-- no next time.
+CREATE TABLE notices (
+    id       uuid PRIMARY KEY,
+    tenant   text COLLATE "C" NOT NULL,
+    webhook  uuid,
+    kind     smallint NOT NULL,
+    count    bigint NOT NULL,
+    first_at bigint NOT NULL,
+    last_at  bigint NOT NULL,
+    facts    text NOT NULL,
+    event    smallint NOT NULL DEFAULT 0,
+    mail     smallint NOT NULL DEFAULT 0,
+    tries    integer NOT NULL DEFAULT 0,
+    next_at  bigint,
+    error    text
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
+CREATE INDEX notices_by_tenant ON notices (tenant, id);
+CREATE INDEX notices_due ON notices (next_at, id) WHERE next_at IS NOT NULL;
+
 -- What every node should know of, with the transaction that changed it: nodes read on from the oldest
 -- transaction that was still running when they last read, so that none is missed whenever it commits.
 CREATE TABLE changes (

@@ -359,6 +359,45 @@ CREATE TABLE operation_items (
     PRIMARY KEY (operation, delivery)
 ) STRICT, WITHOUT ROWID;
 
+-- What owners are to be told, folded: one row for each kind of thing about each webhook, or about the tenant as a whole
+-- (all zero). What is not told yet has a due time.
+CREATE TABLE standing (
+    tenant      TEXT NOT NULL,
+    webhook     BLOB NOT NULL,
+    kind        INTEGER NOT NULL,
+    due         INTEGER,
+    count       INTEGER NOT NULL,
+    first_at    INTEGER NOT NULL,
+    last_at     INTEGER NOT NULL,
+    -- What is known of the last: a JSON document.
+    facts       TEXT NOT NULL,
+    -- Until when nothing more is told.
+    quiet_until INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (tenant, webhook, kind)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX standing_due ON standing (due) WHERE due IS NOT NULL;
+CREATE INDEX standing_quiet ON standing (quiet_until) WHERE due IS NULL;
+
+-- What owners were told, or are being told: notices with how far they are on each way. One that is over on every way has
+-- no next time.
+CREATE TABLE notices (
+    id       BLOB PRIMARY KEY,
+    tenant   TEXT NOT NULL,
+    webhook  BLOB,
+    kind     INTEGER NOT NULL,
+    count    INTEGER NOT NULL,
+    first_at INTEGER NOT NULL,
+    last_at  INTEGER NOT NULL,
+    facts    TEXT NOT NULL,
+    event    INTEGER NOT NULL DEFAULT 0,
+    mail     INTEGER NOT NULL DEFAULT 0,
+    tries    INTEGER NOT NULL DEFAULT 0,
+    next_at  INTEGER,
+    error    TEXT
+) STRICT, WITHOUT ROWID;
+CREATE INDEX notices_by_tenant ON notices (tenant, id);
+CREATE INDEX notices_due ON notices (next_at, id) WHERE next_at IS NOT NULL;
+
 -- What every node should know of, in order. Old ones are forgotten.
 CREATE TABLE changes (
     number   INTEGER PRIMARY KEY AUTOINCREMENT,
