@@ -88,7 +88,7 @@ impl Smtp {
     pub fn sender(&self) -> Result<Mailbox, ConfigError> {
         let form = "write it as redrive@example.com or Redrive <redrive@example.com>";
         let Some(from) = &self.from else {
-            return Err(refused("from", format!("is needed as well; {form}")));
+            return Err(refused("host", format!("needs smtp.from as well; {form}")));
         };
         if from.chars().any(char::is_control) {
             return Err(refused("from", format!("must be one line; {form}")));
@@ -179,7 +179,7 @@ mod tests {
         let alone = Smtp { from: Some("redrive@example.com".into()), ..Smtp::default() };
         assert!(said(&alone).starts_with("smtp.from: is of no use"));
         assert!(said(&at("smtp.example.com:25 x")).starts_with("smtp.host: "));
-        assert!(said(&Smtp { from: None, ..at("mx") }).starts_with("smtp.from: is needed"));
+        assert!(said(&Smtp { from: None, ..at("mx") }).starts_with("smtp.host: needs smtp.from"));
         for from in ["nobody", "a@b\r\nBcc: c@d.e", "a@b, c@d"] {
             assert!(said(&Smtp { from: Some(from.into()), ..at("mx") }).starts_with("smtp.from: "), "{from}");
         }

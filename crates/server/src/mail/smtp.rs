@@ -145,7 +145,9 @@ impl Way {
                  for sending mails, 587 or 465"
             );
         }
-        if error.is_tls() || lower.contains("certificate") || lower.contains("tls") {
+        if error.is_tls()
+            || ["certificate", "tls", "corrupt message", "handshake"].iter().any(|word| lower.contains(word))
+        {
             return format!(
                 "no secure connection to {place} ({said}); check that smtp.host is the name in its certificate, \
                  that smtp.tls fits the port (starttls for 587, tls for 465), and name the authority in \
@@ -273,7 +275,7 @@ mod tests {
             "To: jane@example.com\r\n",
             "Subject: Three deliveries\r\n",
             "Message-ID: <ntc_1.abc@example.com>\r\n",
-            "Date: Mon, 26 Oct 2026 03:33:20 +0000\r\n",
+            "Date: Mon, 26 Oct 2026 07:33:20 +0000\r\n",
             "Auto-Submitted: auto-generated\r\n",
             "List-Unsubscribe-Post: List-Unsubscribe=One-Click\r\n",
             "Content-Type: multipart/alternative;",
