@@ -2,12 +2,16 @@
 //!
 //! Causes of one kind about one thing are folded: the first is told at once, what follows is told together.
 
+pub mod event;
 pub mod fold;
 pub mod preferences;
+pub mod watch;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    breaker::{CircuitState, SavedCircuit},
+    event_type::{self, Pattern},
     id::{DeliveryId, NoticeId, WebhookId},
     tenant::TenantId,
     time::Time,
@@ -135,9 +139,81 @@ pub struct Notice {
     pub facts: Facts,
 }
 
+/// What is told of a circuit's move from what was stored of it; nothing of what a person has decided, nor of another
+/// failed try to recover.
+pub fn of_move(before: Option<&SavedCircuit>, after: &SavedCircuit) -> Option<Kind> {
+    if after.forced.is_some() || before.is_some_and(|before| before.forced.is_some()) {
+        return None;
+    }
+    let was_closed = before.is_none_or(|before| before.state == CircuitState::Closed);
+    match (was_closed, after.state) {
+        (true, CircuitState::Open) => Some(Kind::CircuitOpened),
+        (false, CircuitState::Closed) => Some(Kind::CircuitRecovered),
+        _ => None,
+    }
+}
+
+/// Whether a webhook subscribes to what Redrive itself has to say. Nothing is told as an event about such a webhook: an
+/// event about one that fails would fail as well, and be told in turn.
+pub fn is_operational(events: &[Pattern]) -> bool {
+    let reserved = |pattern: &Pattern| match pattern {
+        Pattern::Exact(text) | Pattern::Below(text) => event_type::is_reserved(text),
+        Pattern::All => false,
+    };
+    events.iter().any(reserved)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::breaker::{Circuit, Forced};
+
+    fn circuit(state: CircuitState) -> SavedCircuit {
+        let saved = Circuit::new(Time::default()).saved();
+        SavedCircuit { state, ..saved }
+    }
+
+    #[test]
+    fn an_opening_and_its_recovery_are_told_and_nothing_in_between() {
+        use CircuitState::{Closed, HalfOpen, Open};
+        let told =
+            |before: Option<CircuitState>, after| of_move(before.map(circuit).as_ref(), &circuit(after));
+        assert_eq!(told(None, Open), Some(Kind::CircuitOpened));
+        assert_eq!(told(Some(Closed), Open), Some(Kind::CircuitOpened));
+        assert_eq!(told(Some(Open), HalfOpen), None);
+        assert_eq!(told(Some(HalfOpen), Open), None, "another failed recovery");
+        assert_eq!(told(Some(Open), Open), None, "the same once more");
+        assert_eq!(told(Some(HalfOpen), Closed), Some(Kind::CircuitRecovered));
+        assert_eq!(told(Some(Open), Closed), Some(Kind::CircuitRecovered));
+        assert_eq!((told(None, Closed), told(Some(Closed), Closed)), (None, None));
+    }
+
+    #[test]
+    fn what_a_person_has_decided_is_not_told() {
+        let forced = |open| SavedCircuit {
+            forced: Some(Forced { open, until: None, by: "me".into() }),
+            ..circuit(if open { CircuitState::Open } else { CircuitState::Closed })
+        };
+        assert_eq!(of_move(None, &forced(true)), None);
+        assert_eq!(of_move(Some(&forced(true)), &circuit(CircuitState::Closed)), None);
+        assert_eq!(of_move(Some(&circuit(CircuitState::Open)), &forced(false)), None);
+    }
+
+    #[test]
+    fn a_webhook_is_operational_by_any_reserved_type() {
+        let of = |events: &[&str]| {
+            let events: Vec<_> = events.iter().map(|text| Pattern::parse(text).unwrap()).collect();
+            is_operational(&events)
+        };
+        assert!(
+            of(&["redrive.*"]) && of(&["order.created", "redrive.circuit.*"]) && of(&["redrive.secret.due"])
+        );
+        assert!(!of(&["*"]) && !of(&["order.*", "redriven.x"]) && !of(&[]));
+        for kind in Kind::ALL {
+            assert!(event_type::is_reserved(&kind.event_type()));
+            assert!(!Pattern::All.matches(&kind.event_type()), "all but what is Redrive's own");
+        }
+    }
 
     #[test]
     fn every_kind_is_found_by_its_name_and_written_by_it() {

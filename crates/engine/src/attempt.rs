@@ -18,6 +18,7 @@ use crate::{
     coordination::Report,
     dispatch::Ready,
     gate::{Gate, Pass},
+    notify::causes,
     registry::Hook,
 };
 
@@ -93,7 +94,8 @@ impl Inner {
             let changed = self.tell_all(&pass.hook, report).await;
             self.circuit_changed(&pass.hook, &changed);
             if let Some(moved) = changed.circuit {
-                self.keep_soon(moved.tenant, moved.webhook, moved.saved);
+                let cause = causes::of_circuit(&moved);
+                self.keep_soon(moved.tenant, moved.webhook, moved.saved, cause);
             }
         }
         self.free_slot(ready);

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use redrive_core::{
     TenantId, Time, WebhookId,
     breaker::{CircuitState, SavedCircuit},
+    notice::Cause,
 };
 use redrive_store::StoreError;
 
 use crate::{
     Engine, Inner,
     coordination::{Changed, CircuitAction, Moved, redis::Away},
+    notify::causes,
     registry::Hook,
 };
 
@@ -45,8 +47,9 @@ impl Inner {
     }
 
     /// Stores a circuit that moved without an outcome, however long that takes.
-    async fn keep(&self, tenant: TenantId, webhook: WebhookId, saved: SavedCircuit) {
-        while let Err(error) = self.store.set_circuit(tenant.clone(), webhook, saved.clone()).await {
+    async fn keep(&self, tenant: TenantId, webhook: WebhookId, saved: SavedCircuit, cause: Option<Cause>) {
+        let store = || self.store.set_circuit(tenant.clone(), webhook, saved.clone(), cause.clone());
+        while let Err(error) = store().await {
             tracing::warn!(%webhook, %error, "a circuit's state cannot be stored yet");
             if self.stop.is_cancelled() {
                 return;
@@ -55,18 +58,29 @@ impl Inner {
         }
         self.coordination.circuit_stored(webhook);
         self.alarm.ring();
+        if cause.is_some() {
+            self.notifying.ring();
+        }
     }
 
     /// The same, not waited for: whatever else is due now must not wait for the disk.
-    pub(crate) fn keep_soon(self: &Arc<Self>, tenant: TenantId, webhook: WebhookId, saved: SavedCircuit) {
+    pub(crate) fn keep_soon(
+        self: &Arc<Self>,
+        tenant: TenantId,
+        webhook: WebhookId,
+        saved: SavedCircuit,
+        cause: Option<Cause>,
+    ) {
         let inner = self.clone();
-        self.runtime.spawn(async move { inner.keep(tenant, webhook, saved).await });
+        self.runtime.spawn(async move { inner.keep(tenant, webhook, saved, cause).await });
     }
 
     /// Acts on a circuit that moved without an outcome, and stores it.
     pub(crate) fn moved(self: &Arc<Self>, hook: &Hook, moved: Moved) {
         self.act_on(hook, &moved);
-        self.keep_soon(moved.tenant, moved.webhook, moved.saved);
+        // A breaker that was turned off lets go, which says nothing about the endpoint.
+        let cause = causes::of_circuit(&moved).filter(|_| hook.breaker.enabled);
+        self.keep_soon(moved.tenant, moved.webhook, moved.saved, cause);
     }
 
     /// Something of a webhook is about to be claimed. If its circuit is due to move, then as much of it as may go
@@ -169,12 +183,14 @@ impl Engine {
         let moved = shared.unwrap_or_else(|_| inner.coordination.act(&hook, action, inner.clock.now()));
         if let Some(moved) = moved {
             inner.act_on(&hook, &moved);
-            let stored = inner.store.set_circuit(moved.tenant.clone(), webhook, moved.saved.clone()).await;
+            // What a person does by hand is not told.
+            let stored =
+                inner.store.set_circuit(moved.tenant.clone(), webhook, moved.saved.clone(), None).await;
             inner.alarm.ring();
             inner.gate_alarm.notify_one();
             if let Err(error) = stored {
                 // It holds here already: it is stored as soon as that is possible, whatever the caller hears.
-                inner.keep_soon(moved.tenant, webhook, moved.saved);
+                inner.keep_soon(moved.tenant, webhook, moved.saved, None);
                 return Err(error);
             }
             inner.coordination.circuit_stored(webhook);

@@ -4,11 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use redrive_core::{
     DeadReason, DeliveryStatus, TenantId, Time, WebhookId, decide,
+    notice::{Facts, Kind},
     webhook::{Webhook, WebhookState},
 };
 use redrive_store::{Next, StoreError};
 
-use crate::{ChangeError, Engine, Inner};
+use crate::{ChangeError, Engine, Inner, notify::causes::cause};
 
 /// Why a webhook is disabled whose time is over.
 pub(crate) const EXPIRED: &str = "expired";
@@ -76,7 +77,12 @@ impl Inner {
             return Ok(());
         }
         loop {
-            let step = self.store.expire(webhook, made_before, now, STEP).await?;
+            let facts = Facts { reason: Some(DeadReason::Expired.name().into()), ..Facts::default() };
+            let cause = cause(&hook.tenant.id, Some(webhook), Kind::DeliveryDead, now, facts);
+            let step = self.store.expire(webhook, made_before, now, STEP, Some(cause)).await?;
+            if step.moved > 0 {
+                self.notifying.ring();
+            }
             for _ in 0..step.moved {
                 self.metrics.expired();
             }
@@ -133,7 +139,7 @@ impl Inner {
             webhook.state = WebhookState::Disabled(EXPIRED.into());
             Ok(())
         };
-        match Engine(self.clone()).change_webhook(tenant, webhook, disable).await {
+        match Engine(self.clone()).change_webhook_ourselves(tenant, webhook, disable).await {
             Ok(_) => Ok(true),
             Err(ChangeError::Missing | ChangeError::Refused(())) => Ok(false),
             Err(ChangeError::Store(error)) => Err(error),

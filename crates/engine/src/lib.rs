@@ -4,7 +4,7 @@
 //!
 //! Beside it: `coordination` is what the gate asks, `circuit` moves circuits, `expiry` ends what waited for too
 //! long, `operations` are carried on in bulk, `health` counts, `waiting` says in words what a delivery waits for,
-//! `prune` forgets what is old.
+//! `prune` forgets what is old, `notify` tells owners.
 //!
 //! `catalogue` is what a tenant says about its event types, and is asked before anything is stored.
 //!
@@ -79,6 +79,7 @@ use crate::{
     dispatch::Dispatch,
     fleet::Fleet,
     health::Health,
+    notify::Notifying,
     operations::Operating,
     queue::amqp::Office,
     record::Kept,
@@ -117,6 +118,8 @@ struct Inner {
     operating: Operating,
     /// Turns for checking large payloads by their schemas.
     checking: Arc<Semaphore>,
+    /// What there is to tell to owners.
+    notifying: Notifying,
     /// Outcomes that the store has not taken yet.
     kept: Kept,
     /// When the scheduler looks again.

@@ -1,9 +1,38 @@
 //! Telling owners: makes notices of what stands, publishes them as events, and hands them to whoever sends mails.
 
-use std::{fmt, future::Future, pin::Pin, sync::Arc};
+pub(crate) mod causes;
+mod watch;
 
-use redrive_core::webhook::Webhook;
-use redrive_store::StoredNotice;
+use std::{collections::HashMap, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use redrive_core::{
+    NoticeId, TenantId, Time, WebhookId,
+    backoff::Backoff,
+    notice::{Cause, Facts, Kind, event::event_data, is_operational},
+    webhook::Webhook,
+};
+use redrive_store::{Channel, StoreError, StoredNotice, Telling, Told};
+use tokio::sync::{Notify, Semaphore};
+
+use crate::{Draft, Engine, Inner, PublishError, clock};
+
+/// The longest time between two looks, should a ring be missed, or another node have died before it told.
+const LOOK: Duration = Duration::from_secs(5);
+/// The shortest: a storm of causes rings all the time.
+const PAUSE: Duration = Duration::from_millis(100);
+/// After a failure of the store.
+const AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// Notices made, or sent, in one step. Two ids are made for each, since what is told may have a counterpart.
+const STEP: usize = 50;
+/// How long a notice is left to the node that has taken it.
+const HOLD: Duration = Duration::from_secs(300);
+/// How long it is tried to send a mail.
+const PATIENCE: Duration = Duration::from_secs(3 * 24 * 3600);
+/// Mails on their way at once.
+const MAILS: usize = 64;
+/// The longest error that is kept.
+const ERROR: usize = 500;
 
 /// What came of a mail, later.
 pub type Mailing<'a> = Pin<Box<dyn Future<Output = Result<Mailed, MailError>> + Send + 'a>>;
@@ -43,4 +72,210 @@ impl fmt::Debug for Post {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Post")
     }
+}
+
+/// What there is to tell, as far as this node knows.
+pub(crate) struct Notifying {
+    /// There may be something to tell.
+    alarm: Notify,
+    /// Webhooks whose hosts' names could not be looked up lately.
+    suspects: Mutex<HashMap<WebhookId, TenantId>>,
+    /// When it was last written down that a tenant's quota is used up.
+    quotas: Mutex<HashMap<TenantId, Time>>,
+    mailing: Arc<Semaphore>,
+}
+
+impl Default for Notifying {
+    fn default() -> Self {
+        Self {
+            alarm: Notify::new(),
+            suspects: Mutex::default(),
+            quotas: Mutex::default(),
+            mailing: Arc::new(Semaphore::new(MAILS)),
+        }
+    }
+}
+
+impl Notifying {
+    /// Has what was written down told soon.
+    pub(crate) fn ring(&self) {
+        self.alarm.notify_one();
+    }
+}
+
+impl Engine {
+    /// Something was refused to a tenant because its quota is used up. Written down beside whatever goes on, and once
+    /// in a while: somebody may be refused very often.
+    pub fn quota_reached(&self, tenant: &TenantId, reason: &str, message: &str, until: Option<Time>) {
+        let inner = &self.0;
+        let now = inner.clock.now();
+        {
+            let mut noted = inner.notifying.quotas.lock();
+            noted.retain(|_, at| now < *at + inner.settings.folds.remind);
+            if noted.contains_key(tenant) {
+                return;
+            }
+            noted.insert(tenant.clone(), now);
+        }
+        let (reason, message) = (Some(reason.to_owned()), Some(message.to_owned()));
+        let facts = Facts { reason, message, until, ..Facts::default() };
+        let cause = causes::cause(tenant, None, Kind::QuotaReached, now, facts);
+        let (engine, tenant) = (self.clone(), tenant.clone());
+        inner.runtime.spawn(async move {
+            if let Err(error) = engine.note(vec![cause]).await {
+                tracing::debug!(%error, "that a quota is used up is told later");
+                engine.0.notifying.quotas.lock().remove(&tenant);
+            }
+        });
+    }
+
+    /// Writes causes down, and has them told.
+    pub async fn note(&self, causes: Vec<Cause>) -> Result<(), StoreError> {
+        self.0.store.note(causes).await?;
+        self.0.notifying.ring();
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Tells what is to be told, for as long as the engine runs.
+    pub(crate) async fn keep_telling(self: Arc<Self>) {
+        loop {
+            let next = match self.tell_due().await {
+                Ok(next) => next,
+                Err(error) => {
+                    tracing::debug!(%error, "owners are told later");
+                    tokio::time::sleep(AFTER_FAILURE).await;
+                    None
+                }
+            };
+            tokio::time::sleep(PAUSE).await;
+            tokio::select! {
+                () = self.clock.sleep_until(next.unwrap_or_default()), if next.is_some() => {}
+                () = tokio::time::sleep(LOOK) => {}
+                () = self.notifying.alarm.notified() => {}
+                () = self.stop.cancelled() => return,
+            }
+        }
+    }
+
+    /// Tells what is due, a step of it. Gives when there is more, if that is known.
+    async fn tell_due(self: &Arc<Self>) -> Result<Option<Time>, StoreError> {
+        let now = self.clock.now();
+        let next = self.store.next_notice().await?;
+        if next.is_none_or(|next| next > now) {
+            return Ok(next);
+        }
+        let fresh = (0..2 * STEP).map(|_| NoticeId::new(now, &clock::randomness())).collect();
+        let made = self.store.make_notices(now, self.settings.folds, fresh).await?;
+        let room = STEP.min(self.notifying.mailing.available_permits());
+        let taken = self.store.take_notices(now, now + HOLD, room).await?;
+        let more = made + taken.len() > 0;
+        for notice in taken {
+            self.tell(notice).await?;
+        }
+        Ok(more.then_some(now))
+    }
+
+    /// Sends a notice on every way on which it is to be sent.
+    async fn tell(self: &Arc<Self>, notice: StoredNotice) -> Result<(), StoreError> {
+        let id = notice.notice.id;
+        let webhook = match notice.notice.webhook {
+            Some(webhook) => self.store.webhooks_by_id(vec![webhook]).await?.pop(),
+            None => None,
+        };
+        if notice.event == Telling::Waiting {
+            let told = self.publish_notice(&notice, webhook.as_ref()).await?;
+            self.store.notice_told(id, Channel::Event, told).await?;
+        }
+        if notice.mail != Telling::Waiting {
+            return Ok(());
+        }
+        let (Some(post), Ok(turn)) =
+            (self.settings.post.clone(), self.notifying.mailing.clone().try_acquire_owned())
+        else {
+            return self.store.notice_told(id, Channel::Mail, Told::Over(Telling::Nobody, None)).await;
+        };
+        let inner = self.clone();
+        self.runtime.spawn(async move {
+            let told = inner.mail(&post, notice, webhook).await;
+            if let Err(error) = inner.store.notice_told(id, Channel::Mail, told).await {
+                tracing::warn!(notice = %id, %error, "what came of a mail cannot be stored; it is sent again");
+            }
+            drop(turn);
+        });
+        Ok(())
+    }
+
+    async fn mail(&self, post: &Post, notice: StoredNotice, webhook: Option<Webhook>) -> Told {
+        let (id, tries) = (notice.notice.id, notice.tries);
+        let (why, never) = match post.0.send(notice, webhook).await {
+            Ok(Mailed::Sent) => return Told::Over(Telling::Told, None),
+            Ok(Mailed::Nobody) => return Told::Over(Telling::Nobody, None),
+            Err(MailError::Later(why)) => (why, false),
+            Err(MailError::Never(why)) => (why, true),
+        };
+        let why: String = why.chars().filter(|char| *char != '\0').take(ERROR).collect();
+        let now = self.clock.now();
+        if never || now.since(id.time()) >= PATIENCE {
+            tracing::error!(notice = %id, why, "a notice is not sent as a mail: it is given up on");
+            return Told::Over(Telling::GivenUp, Some(why));
+        }
+        tracing::warn!(notice = %id, tries, why, "a mail is sent later");
+        Told::Later(now + wait_after(tries), why)
+    }
+
+    /// Publishes a notice for whoever subscribes to its type; under its id, so that it is published once.
+    async fn publish_notice(
+        self: &Arc<Self>,
+        stored: &StoredNotice,
+        webhook: Option<&Webhook>,
+    ) -> Result<Told, StoreError> {
+        let notice = &stored.notice;
+        let nobody = Ok(Told::Over(Telling::Nobody, None));
+        if webhook.is_some_and(|webhook| is_operational(&webhook.spec.events)) {
+            return nobody;
+        }
+        let (event_type, subject) = (notice.kind.event_type(), notice.webhook.map(|id| id.to_string()));
+        self.registry.refresh(&*self.store, &notice.tenant).await?;
+        let wanted = self
+            .registry
+            .fan_out(&*self.store, &notice.tenant, &event_type, subject.as_deref(), None)
+            .await?;
+        if wanted.is_none_or(|wanted| wanted.hooks.is_empty()) {
+            return nobody;
+        }
+        let data = match event_data(notice, webhook) {
+            Ok(data) => data,
+            Err(error) => return Ok(Told::Over(Telling::GivenUp, Some(error.to_string()))),
+        };
+        let draft = Draft {
+            tenant: notice.tenant.clone(),
+            event_type: event_type.into(),
+            data: data.into(),
+            idempotency_key: Some(notice.id.to_string().into()),
+            source: Some("redrive".into()),
+            subject: subject.map(Into::into),
+            metadata: None,
+            priority: redrive_core::lane::Priority::Normal,
+            only: None,
+        };
+        match Engine(self.clone()).publish_own(draft).await {
+            // The webhook may have changed between two tries: then it was published as it was.
+            Ok(_) | Err(PublishError::KeyReused(_)) => Ok(Told::Over(Telling::Told, None)),
+            Err(PublishError::NoTenant) => nobody,
+            Err(PublishError::Store(error)) => Err(error),
+            Err(error) => Ok(Told::Over(Telling::GivenUp, Some(error.to_string()))),
+        }
+    }
+}
+
+/// How long to wait after so many tries.
+fn wait_after(tries: u32) -> Duration {
+    let mut backoff = Backoff::default();
+    let mut wait = backoff.next(clock::roll());
+    for _ in 1..tries.min(100) {
+        wait = backoff.next(clock::roll());
+    }
+    wait
 }

@@ -22,6 +22,8 @@ const FIRST: Duration = Duration::from_secs(60);
 const PAGE: usize = 500;
 /// Rows in one step that are packed for the archive.
 const PACKED: usize = 500;
+/// How long notices are kept.
+const NOTICES_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 /// How much space is given back in one step.
 const SPACE: usize = 256 * 1024;
 /// How often it is tried to drop a month that others use just then.
@@ -96,6 +98,7 @@ impl<'a> Pruner<'a> {
             self.drop_months(latest, true).await?;
         }
         self.periods(&cutoffs).await?;
+        self.notices().await?;
         self.note_oldest(&cutoffs).await?;
         self.give_space_back().await?;
         let Left { events, deliveries, attempts } = self.left;
@@ -234,6 +237,19 @@ impl<'a> Pruner<'a> {
             if is_last {
                 break;
             }
+        }
+        Ok(())
+    }
+
+    /// What owners were told.
+    async fn notices(&mut self) -> Result<(), StoreError> {
+        let before = self.inner.clock.now().back(NOTICES_KEPT);
+        while !self.is_over() {
+            let (began, rows) = (ticks(), self.stride.rows());
+            if self.inner.store.forget_notices(before, rows).await? < rows {
+                break;
+            }
+            self.pause(began).await;
         }
         Ok(())
     }

@@ -117,6 +117,15 @@ impl Engine {
         if event_type::is_reserved(&draft.event_type) && draft.only.is_none() {
             return Err(PublishError::Reserved);
         }
+        self.take_in(draft).await
+    }
+
+    /// The same for an event that Redrive itself has to tell.
+    pub(crate) async fn publish_own(&self, draft: Draft) -> Result<Receipt, PublishError> {
+        self.take_in(draft).await
+    }
+
+    async fn take_in(&self, draft: Draft) -> Result<Receipt, PublishError> {
         let inner = &self.0;
         let (event, only) = inner.event(draft);
         event.validate()?;
@@ -132,7 +141,9 @@ impl Engine {
             leave_out_filtered(&event, only, &mut fan_out.hooks);
             let deliveries = fan_out.hooks.len();
             let term = inner.fleet.term();
+            // What is Redrive's own is in nobody's catalogue.
             if only.is_none()
+                && !event_type::is_reserved(&event.event_type)
                 && let Err(refused) = inner.check_standing(&event, &fan_out.standing).await
             {
                 match inner.reconsidered(&term, &event, fan_out, refused).await? {

@@ -27,6 +27,7 @@ use crate::{
     coordination::{Changed, Report},
     dispatch::Ready,
     gate::Pass,
+    notify::causes,
     registry::Hook,
 };
 
@@ -34,7 +35,7 @@ use crate::{
 pub(crate) const OFFER_AGAIN: Duration = Duration::from_millis(200);
 
 /// Why a webhook is disabled whose endpoint is gone.
-const GONE: &str = "the endpoint answered 410 Gone";
+pub(crate) const GONE: &str = "the endpoint answered 410 Gone";
 
 /// An outcome on its way into the store, with what is needed to decide again or to let go.
 pub(crate) struct Pending {
@@ -72,6 +73,7 @@ impl Inner {
             self.park(hook, Some(until));
         }
         self.free_slot(&ready);
+        let told = changed.circuit.as_ref().and_then(causes::of_circuit);
         let effects = Effects {
             circuit: changed.circuit.map(|moved| Box::new(moved.saved)),
             hold_until: decided.hold_until,
@@ -82,6 +84,11 @@ impl Inner {
             // It may repeat what it was sent.
             attempt.response_body_sample = None;
         }
+        // Nearly always there is nothing to tell, and nothing is allocated for it.
+        let mut causes: Vec<_> = told.into_iter().collect();
+        causes.extend(causes::died_of(&ready, &decided, attempt.error_message.as_deref(), now));
+        let because = |why: &String| causes::disabled(&ready.event.tenant, ready.webhook, why, now);
+        causes.extend(disable.as_ref().map(because));
         let outcome = Outcome {
             epoch: ready.term.epoch,
             delivery: ready.id,
@@ -92,6 +99,7 @@ impl Inner {
             knows_cancel: cancel.is_some(),
             disable: disable.map(|reason| Disable { reason, url: hook.url.to_string() }),
             effects,
+            causes,
             at: now,
         };
         self.offer(Pending { outcome: Arc::new(outcome), ready, verdict: Some((verdict, pass.hook)) });
@@ -109,6 +117,9 @@ impl Inner {
         let now = self.clock.now();
         let category = category(verdict);
         self.health.add(&pass.hook, tried.exchange.timings.total, category, now);
+        if category == Some(FailureCategory::Dns) {
+            self.suspect(pass.hook.id, &pass.hook.tenant.id);
+        }
         // What we cut off ourselves, or was called off, tells nothing about the endpoint.
         let ours = matches!(&tried.exchange.result, Err(failed) if failed.failure == SendFailure::Drained);
         let tells_nothing = category.is_some() && (cancelled || ours);
@@ -138,6 +149,11 @@ impl Inner {
 
     /// Records the end of a delivery that was not sent.
     pub(crate) fn record_end(self: &Arc<Self>, ready: Ready, next: Next) {
+        let at = self.clock.now();
+        let died = match &next {
+            Next::Dead { reason } => causes::died(&ready, *reason, None, at),
+            _ => None,
+        };
         let outcome = Outcome {
             epoch: ready.term.epoch,
             delivery: ready.id,
@@ -148,7 +164,8 @@ impl Inner {
             knows_cancel: true,
             disable: None,
             effects: Effects::default(),
-            at: self.clock.now(),
+            causes: died.into_iter().collect(),
+            at,
         };
         self.offer(Pending { outcome: Arc::new(outcome), ready, verdict: None });
     }
@@ -259,7 +276,8 @@ impl Inner {
     /// An outcome is not recorded. What it has shown of its endpoint's circuit is no less true.
     fn keep_effects(self: &Arc<Self>, outcome: &Outcome) {
         if let Some(circuit) = &outcome.effects.circuit {
-            self.keep_soon(outcome.tenant.clone(), outcome.webhook, SavedCircuit::clone(circuit));
+            let cause = outcome.causes.iter().find(|cause| cause.kind.counterpart().is_some()).cloned();
+            self.keep_soon(outcome.tenant.clone(), outcome.webhook, SavedCircuit::clone(circuit), cause);
         }
         if outcome.effects.failing.is_some() {
             self.coordination.failing_stored(outcome.webhook);
@@ -279,6 +297,9 @@ impl Inner {
         self.metrics.store_up.set(1);
         let outcome = &pending.outcome;
         self.effects_stored(outcome);
+        if !outcome.causes.is_empty() {
+            self.notifying.ring();
+        }
         let status = match &outcome.next {
             Next::Delivered => DeliveryStatus::Delivered,
             Next::Retry { due } => {

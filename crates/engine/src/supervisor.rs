@@ -20,6 +20,7 @@ use crate::{
     dispatch::{Bounds, Dispatch},
     fleet::{self, Fleet},
     health::Health,
+    notify::Notifying,
     operations::Operating,
     queue::amqp::Office,
     record::Kept,
@@ -79,6 +80,7 @@ impl Engine {
             checking: Arc::new(Semaphore::new(catalogue::AT_ONCE)),
             dispatch: Dispatch::new(bounds),
             metrics: Metrics::new(metrics),
+            notifying: Notifying::default(),
             kept: Kept::default(),
             alarm: Alarm::new(),
             runtime: tokio::runtime::Handle::current(),
@@ -118,6 +120,8 @@ impl Engine {
         tokio::spawn(inner.clone().keep_offering());
         tokio::spawn(inner.clone().keep_house());
         tokio::spawn(inner.clone().keep_pruning());
+        tokio::spawn(inner.clone().keep_telling());
+        tokio::spawn(inner.clone().keep_watching());
         Ok(Self(inner))
     }
 

@@ -51,7 +51,7 @@ impl Inner {
             };
             Ok(())
         };
-        let webhook = match Engine(self.clone()).change_webhook(tenant, webhook, asks).await {
+        let webhook = match Engine(self.clone()).change_webhook_ourselves(tenant, webhook, asks).await {
             Ok(webhook) => webhook,
             Err(ChangeError::Missing | ChangeError::Refused(())) => return Ok(false),
             Err(ChangeError::Store(error)) => return Err(error),

@@ -8,7 +8,7 @@ use redrive_core::{
 };
 use redrive_store::{Changed, Next, StoreError, Tenant, Versioned};
 
-use crate::{Engine, Inner};
+use crate::{Engine, Inner, notify::causes::disabled_by};
 
 /// Why a webhook was not changed.
 #[derive(Debug, thiserror::Error)]
@@ -44,20 +44,45 @@ impl Engine {
         &self,
         tenant: &TenantId,
         id: WebhookId,
+        change: impl FnMut(&mut Webhook) -> Result<(), E>,
+    ) -> Result<Webhook, ChangeError<E>> {
+        self.change_and_tell(tenant, id, change, false).await
+    }
+
+    /// The same for a change that nobody asked for: the owner is told if it disables the webhook.
+    pub(crate) async fn change_webhook_ourselves<E>(
+        &self,
+        tenant: &TenantId,
+        id: WebhookId,
+        change: impl FnMut(&mut Webhook) -> Result<(), E>,
+    ) -> Result<Webhook, ChangeError<E>> {
+        self.change_and_tell(tenant, id, change, true).await
+    }
+
+    async fn change_and_tell<E>(
+        &self,
+        tenant: &TenantId,
+        id: WebhookId,
         mut change: impl FnMut(&mut Webhook) -> Result<(), E>,
+        tell: bool,
     ) -> Result<Webhook, ChangeError<E>> {
         loop {
             let Some(found) = self.0.store.webhook(tenant.clone(), id).await? else {
                 return Err(ChangeError::Missing);
             };
             let Versioned { mut webhook, revision } = found;
-            let got_events = webhook.state.gets_events();
+            let before = webhook.state.clone();
             change(&mut webhook).map_err(ChangeError::Refused)?;
             webhook.updated_at = self.0.clock.now();
-            match self.0.store.change_webhook(webhook.clone(), revision).await? {
+            let disabled = disabled_by(&before, &webhook, webhook.updated_at).filter(|_| tell);
+            let told = disabled.is_some();
+            match self.0.store.change_webhook(webhook.clone(), revision, disabled).await? {
                 Changed::Done { version } => {
+                    if told {
+                        self.0.notifying.ring();
+                    }
                     self.0.registry.changed(webhook.clone(), version);
-                    if !got_events && webhook.state.gets_events() {
+                    if !before.gets_events() && webhook.state.gets_events() {
                         self.0.coordination.forgive(webhook.id);
                     }
                     self.0.follow(webhook.id);

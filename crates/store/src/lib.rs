@@ -124,8 +124,15 @@ pub trait Gates {
     /// The same for these webhooks alone.
     fn trouble_of(&self, webhooks: Vec<WebhookId>) -> Answer<'_, Vec<Runtime>>;
     /// Stores a circuit that has moved by itself or by hand. One of an older generation is left alone, unless
-    /// the one stored had closed before: whoever counts may have forgotten it and begun anew.
-    fn set_circuit(&self, tenant: TenantId, webhook: WebhookId, circuit: SavedCircuit) -> Answer<'_, ()>;
+    /// the one stored had closed before: whoever counts may have forgotten it and begun anew. A cause is written
+    /// down with it if the stored circuit makes that very move (`core::notice::of_move`).
+    fn set_circuit(
+        &self,
+        tenant: TenantId,
+        webhook: WebhookId,
+        circuit: SavedCircuit,
+        cause: Option<Cause>,
+    ) -> Answer<'_, ()>;
     /// The times for which a webhook's circuit was open and that were not over at `from`, oldest first.
     fn circuit_periods(&self, webhook: WebhookId, from: Time, limit: usize) -> Answer<'_, Vec<Period>>;
     /// The times for which circuits of a tenant were open, those that opened last first.
@@ -143,8 +150,16 @@ pub trait Gates {
     fn backlogged(&self, tenant: TenantId, look_at: usize) -> Answer<'_, Backlogged>;
     /// The webhooks after this one for which something waits, each with the age of its oldest delivery.
     fn oldest(&self, after: Option<WebhookId>, limit: usize) -> Answer<'_, Vec<(WebhookId, Time)>>;
-    /// Ends up to `limit` waiting deliveries of a webhook that were made before a time, as expired.
-    fn expire(&self, webhook: WebhookId, made_before: Time, now: Time, limit: usize) -> Answer<'_, Step>;
+    /// Ends up to `limit` waiting deliveries of a webhook that were made before a time, as expired. A cause is written
+    /// down with them, with their number and the last of them; those of Redrive's own events do not count.
+    fn expire(
+        &self,
+        webhook: WebhookId,
+        made_before: Time,
+        now: Time,
+        limit: usize,
+        cause: Option<Cause>,
+    ) -> Answer<'_, Step>;
     /// Webhooks that were to be disabled by now.
     fn expiring(&self, now: Time, limit: usize) -> Answer<'_, Expiring>;
 }
@@ -174,8 +189,8 @@ pub trait Webhooks {
     /// Stores a new webhook.
     fn create_webhook(&self, webhook: Webhook) -> Answer<'_, Changed>;
     /// Replaces a webhook that has not changed since `revision`. One that no longer gets events has its
-    /// waiting deliveries swept up from then on.
-    fn change_webhook(&self, webhook: Webhook, revision: i64) -> Answer<'_, Changed>;
+    /// waiting deliveries swept up from then on. A cause is written down with the change.
+    fn change_webhook(&self, webhook: Webhook, revision: i64, cause: Option<Cause>) -> Answer<'_, Changed>;
     /// One webhook, unless it was deleted.
     fn webhook(&self, tenant: TenantId, id: WebhookId) -> Answer<'_, Option<Versioned>>;
     /// Webhooks by id, deleted ones too, of whatever tenant: for deliveries that are claimed.

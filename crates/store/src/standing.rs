@@ -3,15 +3,26 @@
 use std::collections::BTreeSet;
 
 use redrive_core::{
-    NoticeId, Time, WebhookId,
+    DeliveryId, NoticeId, Time, WebhookId, event_type,
     notice::{
-        Notice,
+        Cause, Facts, Notice,
         fold::{Folded, Key},
     },
 };
 
 /// What stands for the tenant as a whole, where a webhook is stored.
 pub(crate) const NO_WEBHOOK: WebhookId = WebhookId::from_bytes([0; 16]);
+
+/// A cause with how many of these dead deliveries it is about, and the last of them; none if there is no such. Deliveries
+/// of Redrive's own events do not count.
+pub(crate) fn died_of(cause: Cause, dead: Vec<(DeliveryId, String)>) -> Option<Cause> {
+    let ours = |(_, event_type): &(DeliveryId, String)| !event_type::is_reserved(event_type);
+    let dead: Vec<_> = dead.into_iter().filter(ours).collect();
+    let count = u32::try_from(dead.len()).unwrap_or(u32::MAX);
+    let (delivery, event_type) = dead.into_iter().max()?;
+    let facts = Facts { delivery: Some(delivery), event_type: Some(event_type), ..cause.facts };
+    Some(Cause { count, facts, ..cause })
+}
 
 /// Something that was not told yet.
 pub(crate) struct Open {

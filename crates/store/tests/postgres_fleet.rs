@@ -129,7 +129,7 @@ async fn nodes_that_do_everything_at_once_lose_nothing() {
                         let again = bench.again(bench.delivery_id(at(0)));
                         store.retry(tenant.clone(), first, again, at(1)).await.unwrap();
                         let circuit = redrive_store::conformance::closed();
-                        store.set_circuit(tenant, hooks[place], circuit).await.unwrap();
+                        store.set_circuit(tenant, hooks[place], circuit, None).await.unwrap();
                     }
                 }
             }

@@ -203,7 +203,8 @@ impl Smtp {
 
     /// Waits until what has arrived is as wanted, and gives it.
     pub async fn wait_until(&self, wanted: impl Fn(&[Arrived]) -> bool) -> Vec<Arrived> {
-        let end = Instant::now() + PATIENCE;
+        // Digests take their time.
+        let end = Instant::now() + 4 * PATIENCE;
         loop {
             let mails = self.mails();
             if wanted(&mails) {

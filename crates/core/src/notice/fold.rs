@@ -281,7 +281,6 @@ mod tests {
         fn no_recovery_is_told_before_the_opening_that_it_ends(
             moves in prop::collection::vec((1..2_000u32, any::<bool>()), 1..100),
         ) {
-            let folds = Folds::default();
             let mut circuit = Circuit::default();
             let (mut now, mut is_open) = (0, false);
             for (pass, looks) in moves {

@@ -13,6 +13,7 @@ mod notifications;
 mod operations;
 mod page;
 mod portal;
+mod preferences;
 mod problem;
 mod secrets;
 mod tenants;
@@ -94,6 +95,7 @@ fn described() -> OpenApiRouter<AppState> {
         .merge(dlq::routes())
         .merge(operations::routes())
         .merge(notifications::routes())
+        .merge(preferences::routes())
         .merge(tenants::routes())
         .merge(portal::routes())
         .merge(audit::routes())

@@ -1,6 +1,8 @@
 //! Paging: cursors that only we can read, and limits that make sense.
 
-use redrive_core::{AuditId, DeliveryId, EventId, Invalid, KeyId, OperationId, TenantId, WebhookId};
+use redrive_core::{
+    AuditId, DeliveryId, EventId, Invalid, KeyId, NoticeId, OperationId, TenantId, WebhookId,
+};
 use redrive_store::{DeliveryCursor, Listed, PageRequest};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -58,7 +60,7 @@ macro_rules! id_cursor {
         }
     )*};
 }
-id_cursor!(WebhookId, EventId, DeliveryId, AuditId, KeyId, OperationId);
+id_cursor!(WebhookId, EventId, DeliveryId, AuditId, KeyId, NoticeId, OperationId);
 
 impl Cursor for TenantId {
     fn write(&self) -> String {

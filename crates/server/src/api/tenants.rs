@@ -22,8 +22,8 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{
     AppState,
     extract::{Administers, Json, May, OptionalJson, Query, nullable, nullable_object, object},
-    notifications::{NotificationsChange, NotificationsView},
     page::{Page, Paging},
+    preferences::{NotificationsChange, NotificationsView},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
 use crate::app::{Actor, AppError, NewKey, Scope};

@@ -55,13 +55,12 @@ impl App {
             return Ok(Some(Reserved { quotas: &self.quotas, tenant: tenant.clone(), place: None }));
         }
         let ends = today.ends();
-        Err(AppError::OverQuota {
-            detail: format!(
-                "this tenant has published its {most} events of today; publish again from {ends}, or have its quota \
-                 raised"
-            ),
-            retry_after: ends.since(now).as_secs() + 1,
-        })
+        drop(known);
+        let detail = format!(
+            "this tenant has published its {most} events of today; publish again from {ends}, or have its quota raised"
+        );
+        self.engine.quota_reached(tenant, "max_events_per_day", &detail, Some(ends));
+        Err(AppError::OverQuota { detail, retry_after: ends.since(now).as_secs() + 1 })
     }
 
     /// Sees to it that what was published today is known.
@@ -93,9 +92,8 @@ impl App {
         if self.store().list_webhooks(tenant.clone(), page).await?.len() < most as usize {
             return Ok(());
         }
-        Err(AppError::conflict(
-            "quota_exceeded",
-            format!("this tenant may have {most} webhooks; delete one, or have its quota raised"),
-        ))
+        let detail = format!("this tenant may have {most} webhooks; delete one, or have its quota raised");
+        self.engine.quota_reached(tenant, "max_webhooks", &detail, None);
+        Err(AppError::conflict("quota_exceeded", detail))
     }
 }

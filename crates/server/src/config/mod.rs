@@ -9,6 +9,7 @@ mod egress;
 mod limits;
 mod load;
 mod node;
+mod notifications;
 mod redis;
 mod secret;
 mod secrets;
@@ -40,6 +41,7 @@ pub use dev::{Dev, Skew};
 pub use egress::Egress;
 pub use limits::{Limits, PerMinute, PerSecond, TenantLimits};
 pub use load::{ConfigError, Overrides, load};
+pub use notifications::Notifications;
 pub use redis::{Redis, RedisUrl};
 pub use secret::Hidden;
 pub use secrets::Secrets;
@@ -106,6 +108,8 @@ pub struct Config {
     pub webhooks: Webhooks,
     /// The mail server that owners are written through.
     pub smtp: Smtp,
+    /// Telling owners.
+    pub notifications: Notifications,
     /// What is written to the log.
     pub log: Log,
     /// For trying things out.
@@ -241,6 +245,7 @@ impl Config {
             limits: Limits::default(),
             webhooks: Webhooks { disable_after: Span::secs(5 * 24 * 3600) },
             smtp: Smtp::default(),
+            notifications: Notifications::default(),
             log: Log { level: "info".into() },
             dev: Dev { clock_speed: 1.0, clock_skew: Skew::default() },
         }
@@ -283,6 +288,8 @@ impl Config {
             tickets: self.amqp.tickets(&self.node)?,
             disable_after: Some(self.webhooks.disable_after.get()).filter(|after| !after.is_zero()),
             redis: self.redis.settings()?,
+            folds: self.notifications.folds(),
+            rotate_after: Some(self.secrets.rotate_after.get()).filter(|after| !after.is_zero()),
             ..Settings::default()
         })
     }
@@ -327,6 +334,9 @@ impl Config {
         self.egress.validate()?;
         if self.audit.retention < Span::secs(24 * 3600) {
             return refuse("audit.retention", "must be at least 1d");
+        }
+        if let Some(setting) = self.notifications.too_short() {
+            return refuse(setting, "must be at least 1s, since every failure would be told by itself");
         }
         if let Err(reason) = telemetry::check(&self.log.level) {
             return refuse("log.level", &reason);

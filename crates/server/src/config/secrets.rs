@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use redrive_core::vault::MasterKey;
+use redrive_core::{time::Span, vault::MasterKey};
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, Hidden, secret::read_file};
 
 /// The master key that secrets are sealed with.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Secrets {
     /// The key itself.
@@ -19,6 +19,20 @@ pub struct Secrets {
     pub master_key_command: Option<String>,
     /// Files with other keys that may have sealed something.
     pub other_master_key_files: Vec<PathBuf>,
+    /// How old a webhook's secret may be before its owner is told to change it; nothing for any age.
+    pub rotate_after: Span,
+}
+
+impl Default for Secrets {
+    fn default() -> Self {
+        Self {
+            master_key: None,
+            master_key_file: None,
+            master_key_command: None,
+            other_master_key_files: Vec::new(),
+            rotate_after: Span::secs(90 * 24 * 3600),
+        }
+    }
 }
 
 impl Secrets {

@@ -112,6 +112,10 @@ pub const SETTINGS: &[Setting] = &[
         "secrets.other_master_key_files",
         "Files with other master keys that may have sealed something: the one before, or the next one.",
     ),
+    setting(
+        "secrets.rotate_after",
+        "How old a webhook's secret may be before its owner is told to change it. 0 for any age.",
+    ),
     setting("audit.retention", "How long it is remembered who changed what. Long enough for an audit."),
     setting(
         "egress.allow_http",
@@ -266,6 +270,19 @@ pub const SETTINGS: &[Setting] = &[
         "How many mails this node sends in a minute. Most mail servers refuse much more.",
     ),
     setting("smtp.language", "en or de: the language of mails to tenants that chose none."),
+    setting(
+        "notifications.fold",
+        "How long further dead deliveries of a webhook are gathered once one was told. An hour is soon enough.",
+    ),
+    setting(
+        "notifications.circuit_fold",
+        "The same for circuits that open and recover. Shorter, since these are the first to tell of an outage.",
+    ),
+    setting(
+        "notifications.remind",
+        "How long nothing more is said of names that are not found, and of quotas, while that lasts.",
+    ),
+    setting("notifications.secret_remind", "The same for secrets that are due to be changed."),
     setting(
         "log.level",
         "What is worth a line: error, warn, info, debug, or a filter such as info,redrive_engine=debug.",

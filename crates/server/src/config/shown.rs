@@ -52,9 +52,11 @@ fn is_span(key: &str) -> bool {
     let last = key.rsplit('.').next().unwrap_or(key);
     last.ends_with("timeout")
         || key.starts_with("retention.")
+        || key.starts_with("notifications.")
         || [
             "server.drain_deadline",
             "cluster.lease",
+            "secrets.rotate_after",
             "audit.retention",
             "events.idempotency_window",
             "retry.schedule",

@@ -41,7 +41,7 @@ struct Section<'a> {
 }
 
 /// What the sections of the file are about.
-const SECTIONS: [(&str, &str); 20] = [
+const SECTIONS: [(&str, &str); 21] = [
     ("", "This node"),
     ("server", "The HTTP server"),
     ("database", "The store"),
@@ -61,6 +61,7 @@ const SECTIONS: [(&str, &str); 20] = [
     ("limits", "How fast"),
     ("webhooks", "Webhooks that never work"),
     ("smtp", "Mails to owners"),
+    ("notifications", "Telling owners"),
     ("log", "The log"),
 ];
 

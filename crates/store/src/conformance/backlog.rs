@@ -37,7 +37,7 @@ pub async fn what_was_parked_too_long_expires_in_bounded_steps(bench: &Arc<Bench
     bench.publish_new(bench.fan_out(bench.event(at(0)), &[(elsewhere, Birth::Waiting(at(0)))])).await;
     let mut steps = Vec::new();
     loop {
-        let step = bench.store().expire(bench.webhook, at(7), at(100), 3).await.unwrap();
+        let step = bench.store().expire(bench.webhook, at(7), at(100), 3, None).await.unwrap();
         steps.push(step.moved);
         if step.finished {
             break;
@@ -59,7 +59,7 @@ pub async fn what_was_parked_too_long_expires_in_bounded_steps(bench: &Arc<Bench
     let again = bench.delivery_id(old[0].time());
     assert_eq!(bench.retry(old[0], bench.again(again), at(102)).await, Redriven::NewRound(again));
     let nothing = Step { moved: 0, finished: true };
-    assert_eq!(bench.store().expire(bench.webhook, at(102), at(103), 3).await.unwrap(), nothing);
+    assert_eq!(bench.store().expire(bench.webhook, at(102), at(103), 3, None).await.unwrap(), nothing);
 }
 
 pub async fn lanes_settle_when_something_expires(bench: &Arc<Bench>) {
@@ -67,13 +67,13 @@ pub async fn lanes_settle_when_something_expires(bench: &Arc<Bench>) {
     bench.waiting(at(5), at(80)).await;
     bench.waiting_in(&RETRY, at(0), at(60)).await;
     assert_eq!(bench.next_wake(at(0)).await, Some(at(50)));
-    let step = bench.store().expire(bench.webhook, at(5), at(10), 10).await.unwrap();
+    let step = bench.store().expire(bench.webhook, at(5), at(10), 10, None).await.unwrap();
     assert_eq!(step, Step { moved: 2, finished: true });
     assert_eq!(bench.next_wake(at(0)).await, Some(at(80)));
     // Who holds a lane keeps it, and finds nothing more once it is empty.
     bench.waiting(at(6), at(80)).await;
     assert!(bench.claim_lane(bench.lane(), at(80), 1).await.more);
-    bench.store().expire(bench.webhook, at(1000), at(90), 10).await.unwrap();
+    bench.store().expire(bench.webhook, at(1000), at(90), 10, None).await.unwrap();
     let claim = bench.claim_lane(bench.lane(), at(90), 10).await;
     assert!(claim.deliveries.is_empty() && !claim.more);
     assert_eq!(bench.store().oldest(None, 10).await.unwrap(), []);
@@ -123,10 +123,10 @@ pub async fn a_backlog_is_counted_by_what_it_waits_for(bench: &Arc<Bench>) {
     assert_eq!(count(9).await, Backlog { due: 3, scheduled: 6, ..expected });
     // Being blocked changes nothing about when they are due.
     let circuit = SavedCircuit { state: CircuitState::Open, until: Some(at(900)), generation: 1, ..closed() };
-    bench.store().set_circuit(bench.tenant.clone(), bench.webhook, circuit.clone()).await.unwrap();
+    bench.store().set_circuit(bench.tenant.clone(), bench.webhook, circuit.clone(), None).await.unwrap();
     assert_eq!(count(10).await, expected);
     let reset = SavedCircuit { generation: 2, ..closed() };
-    bench.store().set_circuit(bench.tenant.clone(), bench.webhook, reset).await.unwrap();
+    bench.store().set_circuit(bench.tenant.clone(), bench.webhook, reset, None).await.unwrap();
 
     let claim = bench.claim_lane(bench.own(order("a")), at(10), 1).await;
     assert_eq!(ids(&claim.deliveries).len(), 1);

@@ -182,7 +182,7 @@ impl Bench {
     pub async fn set_state(&self, id: WebhookId, state: WebhookState) -> i64 {
         let Versioned { mut webhook, revision } = self.stored_webhook(id).await;
         webhook.state = state;
-        self.note(&self.store().change_webhook(webhook, revision).await.unwrap())
+        self.note(&self.store().change_webhook(webhook, revision, None).await.unwrap())
     }
 
     /// Remembers the version that publishes are made from.
@@ -346,6 +346,7 @@ impl Bench {
             knows_cancel: false,
             disable: None,
             effects: Effects::default(),
+            causes: Vec::new(),
             at: time,
         }
     }
@@ -616,7 +617,7 @@ impl Bench {
             if let Some(circuit) = runtime.circuit {
                 let generation = circuit.generation + 1;
                 let closed = SavedCircuit { generation, since: now, ..closed() };
-                self.store().set_circuit(runtime.tenant, runtime.webhook, closed).await.unwrap();
+                self.store().set_circuit(runtime.tenant, runtime.webhook, closed, None).await.unwrap();
             }
         }
         for webhook in self.store().list_webhooks(self.tenant.clone(), page(10_000)).await.unwrap() {

@@ -43,7 +43,7 @@ fn forced(open: bool, generation: u64, since: i64, until: Option<i64>) -> SavedC
 }
 
 async fn set(bench: &Bench, webhook: WebhookId, circuit: &SavedCircuit) {
-    bench.store().set_circuit(bench.tenant.clone(), webhook, circuit.clone()).await.unwrap();
+    bench.store().set_circuit(bench.tenant.clone(), webhook, circuit.clone(), None).await.unwrap();
 }
 
 /// Records an outcome of a delivery to this webhook that has these effects.
@@ -449,7 +449,7 @@ pub async fn a_tenants_incidents_are_listed_the_last_first(bench: &Arc<Bench>) {
     set(bench, other, &open(1, 20, 400)).await;
     set(bench, one, &moved(CircuitState::HalfOpen, 2, 30)).await;
     set(bench, one, &forced(true, 3, 40, None)).await;
-    bench.store().set_circuit(globex.clone(), bench.webhook_id(), open(1, 50, 400)).await.unwrap();
+    bench.store().set_circuit(globex.clone(), bench.webhook_id(), open(1, 50, 400), None).await.unwrap();
     let all = [(one, 40, None, true), (other, 20, None, false), (one, 10, Some(30), false)];
     assert_eq!(incidents(&bench.tenant, 10).await, all);
     assert_eq!(incidents(&bench.tenant, 2).await, all[..2]);
@@ -470,7 +470,7 @@ pub async fn a_tenants_circuits_are_listed_while_they_are_not_closed(bench: &Arc
     hold(bench, bench.webhook, 900).await;
     set(bench, webhooks[3], &open(1, 10, 400)).await;
     set(bench, webhooks[3], &SavedCircuit { generation: 2, since: at(40), ..closed() }).await;
-    bench.store().set_circuit(globex.clone(), bench.webhook_id(), open(1, 50, 400)).await.unwrap();
+    bench.store().set_circuit(globex.clone(), bench.webhook_id(), open(1, 50, 400), None).await.unwrap();
     let circuits = async |limit| bench.store().circuits(bench.tenant.clone(), limit).await.unwrap();
     let found = circuits(10).await;
     assert_eq!(found.iter().map(|one| one.webhook).collect::<Vec<_>>(), webhooks[..3]);

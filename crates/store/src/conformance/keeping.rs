@@ -372,10 +372,10 @@ pub async fn periods_of_circuits_are_forgotten(bench: &Arc<Bench>) {
             until: Some(at(start + 40)),
             ..closed()
         };
-        bench.store().set_circuit(bench.tenant.clone(), webhook, opened).await.unwrap();
+        bench.store().set_circuit(bench.tenant.clone(), webhook, opened, None).await.unwrap();
         if start < 300 {
             let shut = SavedCircuit { generation: generation + 1, since: at(start + 50), ..closed() };
-            bench.store().set_circuit(bench.tenant.clone(), webhook, shut).await.unwrap();
+            bench.store().set_circuit(bench.tenant.clone(), webhook, shut, None).await.unwrap();
         }
     }
     let mut with: Vec<_> = bench.store().with_periods(None, 1).await.unwrap();

@@ -22,6 +22,7 @@ pub mod keeping;
 pub mod lanes;
 pub mod minutes;
 pub mod nodes;
+pub mod notices;
 pub mod operations;
 pub mod order;
 pub mod publish;
@@ -152,6 +153,21 @@ macro_rules! conformance_suite {
             rescuing_nobody_moves_nothing,
             epochs_are_never_used_again,
             leases_survive_reopening,
+        }
+        $crate::conformance_theme! { $open, notices:
+            the_first_is_told_at_once_and_what_follows_together,
+            what_stands_is_as_the_rule_says,
+            what_lasts_is_told_again_only_while_it_does,
+            a_notice_is_taken_by_one_and_again_when_it_is_not_heard_of,
+            many_makers_and_takers_get_each_notice_once,
+            notices_are_listed_by_tenant_newest_first_and_forgotten_when_old,
+            a_circuit_is_told_of_by_the_move_that_is_stored,
+            flapping_is_told_together_and_ends_with_how_it_stands,
+            an_outcome_tells_what_took_place_with_it,
+            many_deaths_at_once_are_one_row,
+            what_expires_is_told_with_its_number,
+            a_change_that_is_refused_tells_nothing,
+            a_tenant_that_is_gone_is_told_nothing_more,
         }
         $crate::conformance_theme! { $open, nodes:
             what_is_claimed_alone_is_kept_from_others,

@@ -142,7 +142,7 @@ pub async fn changes_are_told_from_a_mark_on(bench: &Arc<Bench>) {
     // What was told before may be told again.
     assert!(first.changes.contains(&Change::Webhook(bench.tenant.clone(), webhook)), "{first:?}");
     assert!(first.changes.iter().all(|change| matches!(change, Change::Webhook(..))), "{first:?}");
-    bench.store().set_circuit(bench.tenant.clone(), webhook, closed()).await.unwrap();
+    bench.store().set_circuit(bench.tenant.clone(), webhook, closed(), None).await.unwrap();
     bench.cancel(leased, at(1)).await;
     let tenant = bench.store().tenant(bench.tenant.clone()).await.unwrap().unwrap();
     bench.store().change_tenant(tenant).await.unwrap();
@@ -159,7 +159,7 @@ pub async fn the_trouble_of_some_is_told(bench: &Arc<Bench>) {
     let other = bench.new_webhook().await.id;
     let open = SavedCircuit { state: CircuitState::Open, generation: 1, ..closed() };
     for webhook in [bench.webhook, other] {
-        bench.store().set_circuit(bench.tenant.clone(), webhook, open.clone()).await.unwrap();
+        bench.store().set_circuit(bench.tenant.clone(), webhook, open.clone(), None).await.unwrap();
     }
     let told = bench.store().trouble_of(vec![other, bench.webhook_id()]).await.unwrap();
     assert_eq!(told.iter().map(|runtime| runtime.webhook).collect::<Vec<_>>(), [other]);

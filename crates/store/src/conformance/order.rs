@@ -221,7 +221,7 @@ pub async fn calling_off_a_waiting_first_lets_the_next_go_at_once(bench: &Arc<Be
 pub async fn a_first_that_expires_or_is_swept_up_lets_the_next_go(bench: &Arc<Bench>) {
     let first = bench.waiting_in(&a(), at(0), at(5000)).await;
     let next = bench.waiting_in(&a(), at(50), at(60)).await;
-    let step = bench.store().expire(bench.webhook, at(50), at(55), 10).await.unwrap();
+    let step = bench.store().expire(bench.webhook, at(50), at(55), 10, None).await.unwrap();
     assert_eq!((step, bench.status(first).await), (Step { moved: 1, finished: true }, DeliveryStatus::Dead));
     assert_eq!(bench.next_wake(at(0)).await, Some(at(60)));
     assert_given(&take(bench, &a(), 60, 10).await, &[next], false);

@@ -239,7 +239,7 @@ pub async fn a_webhook_that_has_moved_is_not_disabled(bench: &Arc<Bench>) {
     let id = bench.leased(at(0)).await;
     let mut moved = bench.stored_webhook(bench.webhook).await;
     moved.webhook.spec.url = "https://example.com/moved".into();
-    bench.store().change_webhook(moved.webhook, moved.revision).await.unwrap();
+    bench.store().change_webhook(moved.webhook, moved.revision, None).await.unwrap();
     let outcome = Outcome { disable: Some(gone()), ..bench.outcome(id, 1, dead(), at(5)) };
     assert_eq!(bench.record(outcome).await, DONE);
     assert_eq!(bench.stored_webhook(bench.webhook).await.webhook.state, WebhookState::Active);

@@ -73,7 +73,7 @@ async fn timed_claim(bench: &Bench, lanes: &[LaneKey]) -> Duration {
 async fn block(bench: &Bench, webhook: WebhookId) {
     let state = CircuitState::Open;
     let circuit = SavedCircuit { state, generation: 1, until: Some(at(END)), ..closed() };
-    bench.store().set_circuit(bench.tenant.clone(), webhook, circuit).await.unwrap();
+    bench.store().set_circuit(bench.tenant.clone(), webhook, circuit, None).await.unwrap();
 }
 
 pub async fn parked_deliveries_cost_a_claim_nothing(bench: &Arc<Bench>) {

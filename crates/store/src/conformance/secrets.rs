@@ -32,7 +32,7 @@ pub async fn what_is_confidential_comes_back_as_it_was(bench: &mut Arc<Bench>) {
     assert_eq!(listed, std::slice::from_ref(&webhook));
     // A change by hand seals it anew.
     let changed = Webhook { updated_at: at(9), ..webhook };
-    bench.store().change_webhook(changed.clone(), found.revision).await.unwrap();
+    bench.store().change_webhook(changed.clone(), found.revision, None).await.unwrap();
     let found = bench.store().webhook(bench.tenant.clone(), changed.id).await.unwrap().unwrap();
     assert_eq!(found.webhook, changed);
 }

@@ -96,7 +96,7 @@ pub async fn what_is_blocked_stays_where_it_is(bench: &Arc<Bench>) {
     assert_eq!(take(bench, 2, all.clone()).await, [], "it is paused");
     bench.set_state(webhook, WebhookState::Active).await;
     let open = SavedCircuit { state: CircuitState::Open, generation: 1, until: Some(at(50)), ..closed() };
-    bench.store().set_circuit(bench.tenant.clone(), webhook, open).await.unwrap();
+    bench.store().set_circuit(bench.tenant.clone(), webhook, open, None).await.unwrap();
     assert_eq!(take(bench, 49, all.clone()).await, [], "its circuit is open");
     assert_eq!(take(bench, 50, all).await, [id]);
 }

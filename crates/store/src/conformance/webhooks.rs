@@ -102,33 +102,33 @@ pub async fn a_webhook_needs_its_tenant(bench: &Arc<Bench>) {
 pub async fn a_change_needs_the_revision_it_was_made_from(bench: &Arc<Bench>) {
     let Versioned { mut webhook, revision } = bench.stored_webhook(bench.webhook).await;
     webhook.spec.description = Some("mine".into());
-    let changed = bench.store().change_webhook(webhook.clone(), revision).await.unwrap();
+    let changed = bench.store().change_webhook(webhook.clone(), revision, None).await.unwrap();
     let Changed::Done { version } = changed else { panic!("{changed:?}") };
     assert!(version > revision);
     let theirs = Webhook { state: disabled(), ..webhook.clone() };
-    assert_eq!(bench.store().change_webhook(theirs, revision).await.unwrap(), Changed::Stale);
+    assert_eq!(bench.store().change_webhook(theirs, revision, None).await.unwrap(), Changed::Stale);
     assert_eq!(bench.stored_webhook(bench.webhook).await, Versioned { webhook, revision: version });
     assert_eq!(changes(bench, version).await, (version, [].into()), "a refused change changes nothing");
 
     // A change to another webhook is no change to this one.
     bench.new_webhook().await;
     let Versioned { webhook, revision } = bench.stored_webhook(bench.webhook).await;
-    let changed = bench.store().change_webhook(webhook, revision).await.unwrap();
+    let changed = bench.store().change_webhook(webhook, revision, None).await.unwrap();
     assert!(matches!(changed, Changed::Done { .. }), "{changed:?}");
 }
 
 pub async fn what_is_not_there_cannot_be_changed(bench: &Arc<Bench>) {
     let Versioned { webhook, revision } = bench.stored_webhook(bench.webhook).await;
     let unknown = bench.webhook_of(&bench.tenant);
-    assert_eq!(bench.store().change_webhook(unknown, revision).await.unwrap(), Changed::Missing);
+    assert_eq!(bench.store().change_webhook(unknown, revision, None).await.unwrap(), Changed::Missing);
     let tenant = bench.new_tenant("globex").await;
     let theirs = Webhook { tenant, ..webhook.clone() };
-    assert_eq!(bench.store().change_webhook(theirs, revision).await.unwrap(), Changed::Missing);
+    assert_eq!(bench.store().change_webhook(theirs, revision, None).await.unwrap(), Changed::Missing);
     assert_eq!(bench.stored_webhook(bench.webhook).await.webhook, webhook);
 
     let revision = bench.set_state(bench.webhook, WebhookState::Deleted).await;
     assert_eq!(bench.store().webhook(bench.tenant.clone(), bench.webhook).await.unwrap(), None);
-    assert_eq!(bench.store().change_webhook(webhook, revision).await.unwrap(), Changed::Missing);
+    assert_eq!(bench.store().change_webhook(webhook, revision, None).await.unwrap(), Changed::Missing);
 }
 
 pub async fn changes_are_told_since_a_version(bench: &Arc<Bench>) {
@@ -316,7 +316,7 @@ pub async fn sweeping_is_remembered_across_reopening(bench: &mut Arc<Bench>) {
 async fn expires(bench: &Bench, id: WebhookId, expires_at: Option<i64>) {
     let Versioned { mut webhook, revision } = bench.stored_webhook(id).await;
     webhook.spec.expires_at = expires_at.map(at);
-    let changed = bench.store().change_webhook(webhook, revision).await.unwrap();
+    let changed = bench.store().change_webhook(webhook, revision, None).await.unwrap();
     assert!(matches!(changed, Changed::Done { .. }), "{changed:?}");
 }
 

@@ -109,7 +109,7 @@ pub(crate) fn position(name: &str) -> Option<usize> {
 
 /// Everything, in the order in which it is copied. Lanes are made anew at the end; nodes, homes and changes
 /// are of no use to other nodes.
-pub(crate) const STEPS: [Step; 20] = [
+pub(crate) const STEPS: [Step; 22] = [
     Step::of(
         "tenants",
         "tenants t",
@@ -396,6 +396,42 @@ pub(crate) const STEPS: [Step; 20] = [
             text("result"),
             text("before"),
             text("after"),
+        ],
+    ),
+    Step::of(
+        "standing",
+        "standing t",
+        &[text("tenant"), id("webhook"), small("kind")],
+        &[
+            text("tenant"),
+            id("webhook"),
+            small("kind"),
+            big("due"),
+            big("count"),
+            big("first_at"),
+            big("last_at"),
+            text("facts"),
+            big("quiet_until"),
+        ],
+    ),
+    Step::of(
+        "notices",
+        "notices t",
+        &[id("id")],
+        &[
+            id("id"),
+            text("tenant"),
+            id("webhook"),
+            small("kind"),
+            big("count"),
+            big("first_at"),
+            big("last_at"),
+            text("facts"),
+            small("event"),
+            small("mail"),
+            int("tries"),
+            big("next_at"),
+            text("error"),
         ],
     ),
     // Nobody carries them on: the first node that comes does.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use redrive_core::{
     AttemptId, DeadReason, DeliveryId, FailureCategory, TenantId, Time, WebhookId, breaker::CircuitState,
-    breaker::SavedCircuit,
+    breaker::SavedCircuit, notice::Cause,
 };
 
 use crate::Epoch;
@@ -103,6 +103,9 @@ pub struct Outcome {
     pub disable: Option<Disable>,
     /// What else follows for the webhook.
     pub effects: Effects,
+    /// What owners are to be told of it, each as far as it took place: that the delivery died, that the circuit moved,
+    /// that the webhook was disabled. Most outcomes have none.
+    pub causes: Vec<Cause>,
     /// The time of the decision.
     pub at: Time,
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use redrive_core::{
     DeadReason, DeliveryId, DeliveryStatus, TenantId, Time, WebhookId,
     breaker::{CircuitState, SavedCircuit},
+    notice::{Cause, of_move},
     webhook::{Webhook, WebhookState},
 };
 use tokio_postgres::Row;
@@ -13,14 +14,14 @@ use super::{
     Postgres, backlog, changes,
     convert::{Col, get, get_opt, plain},
     lanes::{self, Keys},
-    record,
+    notices, record,
     session::{Failure, Session, Tx},
     undelivered,
     webhooks::{from_json, to_json},
 };
 use crate::{
     Answer, Backlog, Backlogged, Change, Effects, Expiring, Failing, Gates, Incident, Outcome, Period,
-    Runtime, Step,
+    Runtime, Step, standing::died_of,
 };
 
 macro_rules! troubled {
@@ -53,6 +54,7 @@ const EXPIRE: &str = "DELETE FROM waiting WHERE delivery = ANY(ARRAY(
          SELECT delivery FROM waiting WHERE webhook = $1 AND created_at < $2 ORDER BY created_at LIMIT $3
          FOR UPDATE))
      RETURNING delivery, lane";
+const DIED: &str = "SELECT delivery, event_type FROM dead WHERE delivery = ANY($1::uuid[])";
 const EXPIRED: &str = "SELECT tenant, id FROM webhooks WHERE expires_at IS NOT NULL AND expires_at <= $1
      ORDER BY expires_at LIMIT $2";
 const NEXT_TO_EXPIRE: &str =
@@ -66,12 +68,13 @@ const END_PERIOD: &str = "UPDATE circuit_periods SET ended_at = $2 WHERE webhook
 
 /// The statements whose cost must follow what they answer or change: a test explains their plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 9] = [
+pub(super) const PLANNED: [(&str, &str); 10] = [
     ("periods", PERIODS),
     ("incidents", INCIDENTS),
     ("circuits", CIRCUITS),
     ("oldest", OLDEST),
     ("expire", EXPIRE),
+    ("died", DIED),
     ("expired webhooks", EXPIRED),
     ("next to expire", NEXT_TO_EXPIRE),
     ("begin a period", BEGIN_PERIOD),
@@ -102,14 +105,22 @@ impl Gates for Postgres {
         })
     }
 
-    fn set_circuit(&self, tenant: TenantId, webhook: WebhookId, circuit: SavedCircuit) -> Answer<'_, ()> {
+    fn set_circuit(
+        &self,
+        tenant: TenantId,
+        webhook: WebhookId,
+        circuit: SavedCircuit,
+        cause: Option<Cause>,
+    ) -> Answer<'_, ()> {
         Box::pin(async move {
             self.write(|tx| {
-                let (tenant, circuit) = (&tenant, &circuit);
+                let (tenant, circuit, cause) = (&tenant, &circuit, cause.as_ref());
                 async move {
+                    let told = told_of(&tx, webhook, circuit, cause).await?;
                     if set_circuit(&tx, tenant, webhook, circuit).await? {
                         lanes::settle_all(&tx, webhook).await?;
                         changes::tell(&tx, &Change::Gate(webhook)).await?;
+                        notices::note(&tx, told.as_slice()).await?;
                     }
                     Ok(())
                 }
@@ -175,8 +186,18 @@ impl Gates for Postgres {
         })
     }
 
-    fn expire(&self, webhook: WebhookId, made_before: Time, now: Time, limit: usize) -> Answer<'_, Step> {
-        Box::pin(async move { self.write(|tx| expire(tx, webhook, made_before, now, limit)).await })
+    fn expire(
+        &self,
+        webhook: WebhookId,
+        made_before: Time,
+        now: Time,
+        limit: usize,
+        cause: Option<Cause>,
+    ) -> Answer<'_, Step> {
+        Box::pin(async move {
+            let cause = cause.as_ref();
+            self.write(|tx| expire(tx, webhook, made_before, now, limit, cause)).await
+        })
     }
 
     fn expiring(&self, now: Time, limit: usize) -> Answer<'_, Expiring> {
@@ -251,10 +272,13 @@ pub(super) async fn pause(tx: &Session, webhook: &Webhook) -> Result<(), Failure
 }
 
 /// What an outcome means for its webhook.
-pub(super) async fn take_effect(tx: &Session, outcome: &Outcome) -> Result<(), Failure> {
+pub(super) async fn take_effect<'a>(
+    tx: &Session,
+    outcome: &'a Outcome,
+) -> Result<Option<&'a Cause>, Failure> {
     let (tenant, webhook, effects) = (&outcome.tenant, outcome.webhook, &outcome.effects);
     if *effects == Effects::default() {
-        return Ok(());
+        return Ok(None);
     }
     match effects.failing {
         None => {}
@@ -276,13 +300,35 @@ pub(super) async fn take_effect(tx: &Session, outcome: &Outcome) -> Result<(), F
         let hold = "UPDATE runtime SET hold_until = $2 WHERE webhook = $1 AND hold_until < $2";
         moved |= tx.execute(hold, &[&Col(webhook), &Col(until)]).await? == 1;
     }
+    let mut told = None;
     if let Some(circuit) = &effects.circuit {
-        moved |= set_circuit(tx, tenant, webhook, circuit).await?;
+        let cause = outcome.causes.iter().find(|cause| cause.kind.counterpart().is_some());
+        let cause = told_of(tx, webhook, circuit, cause).await?;
+        if set_circuit(tx, tenant, webhook, circuit).await? {
+            (moved, told) = (true, cause);
+        }
     }
-    match moved {
-        true => lanes::settle_all(tx, webhook).await,
-        false => Ok(()),
+    if moved {
+        lanes::settle_all(tx, webhook).await?;
     }
+    Ok(told)
+}
+
+/// The cause, if this is the move of a circuit that it is about.
+async fn told_of<'a>(
+    tx: &Session,
+    webhook: WebhookId,
+    circuit: &SavedCircuit,
+    cause: Option<&'a Cause>,
+) -> Result<Option<&'a Cause>, Failure> {
+    let Some(cause) = cause else { return Ok(None) };
+    // Of two nodes that found out at once, the first one tells.
+    has_row(tx, &cause.tenant, webhook).await?;
+    let stored = "SELECT circuit FROM runtime WHERE webhook = $1 FOR UPDATE";
+    let before = tx.query_one(stored, &[&Col(webhook)]).await?;
+    let before: Option<SavedCircuit> =
+        plain::<Option<&str>>(&before, 0)?.map(serde_json::from_str).transpose()?;
+    Ok(Some(cause).filter(|cause| of_move(before.as_ref(), circuit) == Some(cause.kind)))
 }
 
 async fn has_row(tx: &Session, tenant: &TenantId, webhook: WebhookId) -> Result<(), Failure> {
@@ -347,6 +393,7 @@ async fn expire(
     made_before: Time,
     now: Time,
     limit: usize,
+    cause: Option<&Cause>,
 ) -> Result<Step, Failure> {
     lock(&tx, webhook).await?;
     lanes::lock_all(&tx, webhook).await?;
@@ -364,6 +411,12 @@ async fn expire(
     record::bury(&tx, &expired).await?;
     undelivered::note(&tx, &expired).await?;
     lanes::look_again(&tx, &keys).await?;
+    if let Some(cause) = cause {
+        let dead = tx.query(DIED, &[&expired]).await?;
+        let dead = dead.iter().map(|row| Ok((get(row, 0)?, plain(row, 1)?)));
+        let cause = died_of(cause.clone(), dead.collect::<Result<_, Failure>>()?);
+        notices::note(&tx, cause.as_ref().as_slice()).await?;
+    }
     Ok(Step { moved: expired.len(), finished: expired.len() < limit })
 }
 

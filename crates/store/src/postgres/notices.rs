@@ -66,11 +66,11 @@ const TAKE: &str = concat!(
      RETURNING",
     notice!()
 );
-const TOLD_EVENT: &str = "UPDATE notices SET event = $2, error = coalesce($3, error),
-         next_at = CASE WHEN $2 <> 0 AND mail <> 0 THEN NULL ELSE coalesce($4, next_at) END
+const TOLD_EVENT: &str = "UPDATE notices SET event = $2::smallint, error = coalesce($3, error),
+         next_at = CASE WHEN $2::smallint <> 0 AND mail <> 0 THEN NULL ELSE coalesce($4, next_at) END
      WHERE id = $1 AND event = 0";
-const TOLD_MAIL: &str = "UPDATE notices SET mail = $2, error = coalesce($3, error),
-         next_at = CASE WHEN $2 <> 0 AND event <> 0 THEN NULL ELSE coalesce($4, next_at) END
+const TOLD_MAIL: &str = "UPDATE notices SET mail = $2::smallint, error = coalesce($3, error),
+         next_at = CASE WHEN $2::smallint <> 0 AND event <> 0 THEN NULL ELSE coalesce($4, next_at) END
      WHERE id = $1 AND mail = 0";
 const LIST: &str = concat!(
     "SELECT",
@@ -111,6 +111,13 @@ pub(super) async fn note(tx: &Session, causes: &[&Cause]) -> Result<(), Failure>
     let Keys { tenants, webhooks, kinds } = &keys;
     tx.execute(NOTE, &[tenants, webhooks, kinds, &counts, &first, &last, &facts, &counted]).await?;
     Ok(())
+}
+
+/// Nobody is left to be told anything.
+pub(super) async fn forget_tenant(tx: &Session, tenant: &TenantId) -> Result<(), Failure> {
+    let forget = "DELETE FROM standing WHERE ctid = ANY(ARRAY(
+             SELECT ctid FROM standing WHERE tenant = $1 ORDER BY webhook, kind FOR UPDATE))";
+    tx.execute(forget, &[&tenant.as_str()]).await.map(drop)
 }
 
 /// Keys as columns.

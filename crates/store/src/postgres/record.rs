@@ -9,7 +9,11 @@ use std::{
     sync::Arc,
 };
 
-use redrive_core::{AttemptId, DeliveryId, DeliveryStatus, Time, webhook::WebhookState};
+use redrive_core::{
+    AttemptId, DeliveryId, DeliveryStatus, Time,
+    notice::{Cause, Kind},
+    webhook::WebhookState,
+};
 use tokio_postgres::types::ToSql;
 
 use super::{
@@ -18,6 +22,7 @@ use super::{
     gates,
     lanes::{self, Keys, Place, Rescued, Wait},
     leases::{Orphan, created, lock_leases, read_orphan},
+    notices,
     session::{Failure, Session, Tx},
     tenancy, undelivered, webhooks,
 };
@@ -483,15 +488,23 @@ async fn apply(tx: &Session, applied: &[Leased<'_>], results: &mut Results) -> R
         lanes::wait(tx, &retries.into_iter().map(wait).collect::<Vec<_>>()).await?;
     }
     lanes::look_again(tx, &orders).await?;
+    let mut told: Vec<&Cause> = Vec::new();
     for Leased { at, outcome, .. } in applied {
-        gates::take_effect(tx, outcome).await?;
+        told.extend(gates::take_effect(tx, outcome).await?);
         let config_version = match &outcome.disable {
             Some(disable) => disable_webhook(tx, outcome, disable).await?,
             None => None,
         };
+        let of = |kind| outcome.causes.iter().filter(move |cause| cause.kind == kind);
+        if matches!(outcome.next, Next::Dead { .. }) {
+            told.extend(of(Kind::DeliveryDead));
+        }
+        if config_version.is_some() {
+            told.extend(of(Kind::WebhookDisabled));
+        }
         results[*at] = Some(Recorded::Done { config_version });
     }
-    Ok(())
+    notices::note(tx, &told).await
 }
 
 /// Puts deliveries that have died on the dead-letter list.

@@ -8,6 +8,7 @@ use tokio_postgres::Row;
 use super::{
     Postgres, changes,
     convert::{Col, get, get_opt, hash, plain},
+    notices,
     session::{Failure, Session, Tx},
     webhooks::{from_json, to_json},
 };
@@ -176,6 +177,7 @@ async fn delete_tenant(tx: Tx, id: &TenantId, now: Time) -> Result<bool, Failure
     tx.execute("DELETE FROM unsubscribed WHERE tenant = $1", &[&id.as_str()]).await?;
     changes::tell(&tx, &Change::Keys).await?;
     changes::tell(&tx, &Change::Tenant(id.clone())).await?;
+    notices::forget_tenant(&tx, id).await?;
     Ok(deleted == 1)
 }
 

@@ -2,6 +2,7 @@
 
 use redrive_core::{
     TenantId, Time, WebhookId,
+    notice::Cause,
     tenant::TenantRules,
     vault::{HEAD, MasterKeyId, key_of_head},
     webhook::{Webhook, WebhookState},
@@ -14,7 +15,7 @@ use super::{
     convert::{Col, get, plain},
     gates,
     lanes::{self, Keys},
-    redrive,
+    notices, redrive,
     session::{Failure, Session, Tx},
     tenancy,
 };
@@ -51,10 +52,10 @@ impl Webhooks for Postgres {
         })
     }
 
-    fn change_webhook(&self, webhook: Webhook, revision: i64) -> Answer<'_, Changed> {
+    fn change_webhook(&self, webhook: Webhook, revision: i64, cause: Option<Cause>) -> Answer<'_, Changed> {
         Box::pin(async move {
             let webhook = self.shared.seals.seal(webhook)?;
-            let changed = self.write(|tx| change(tx, &webhook, revision)).await?;
+            let changed = self.write(|tx| change(tx, &webhook, revision, cause.as_ref())).await?;
             self.shared.hints.change();
             Ok(changed)
         })
@@ -157,7 +158,7 @@ impl Secrets for Postgres {
     }
 }
 
-async fn change(tx: Tx, sealed: &Sealed, revision: i64) -> Result<Changed, Failure> {
+async fn change(tx: Tx, sealed: &Sealed, revision: i64, cause: Option<&Cause>) -> Result<Changed, Failure> {
     let webhook = &sealed.webhook;
     // The tenant's row first, as whoever publishes: nobody changes the webhook meanwhile.
     tenancy::lock(&tx, &webhook.tenant).await?;
@@ -165,7 +166,9 @@ async fn change(tx: Tx, sealed: &Sealed, revision: i64) -> Result<Changed, Failu
     if now.revision != revision {
         return Ok(Changed::Stale);
     }
-    Ok(store(&tx, sealed).await?.map_or(Changed::Missing, |version| Changed::Done { version }))
+    let Some(version) = store(&tx, sealed).await? else { return Ok(Changed::Missing) };
+    notices::note(&tx, cause.as_slice()).await?;
+    Ok(Changed::Done { version })
 }
 
 async fn list(session: Tx, tenant: &TenantId, page: PageRequest<WebhookId>) -> Result<Vec<Sealed>, Failure> {

@@ -3,6 +3,7 @@
 use redrive_core::{
     DeadReason, DeliveryId, DeliveryStatus, TenantId, Time, WebhookId,
     breaker::{CircuitState, SavedCircuit},
+    notice::{Cause, of_move},
     webhook::{Webhook, WebhookState},
 };
 use rusqlite::{OptionalExtension, Row, Transaction};
@@ -10,12 +11,12 @@ use rusqlite::{OptionalExtension, Row, Transaction};
 use super::{
     Sqlite, backlog, changes,
     convert::{Col, get, get_opt},
-    lanes, record,
+    lanes, notices, record,
     webhooks::{from_json, to_json},
 };
 use crate::{
     Answer, Backlog, Backlogged, Change, Effects, Expiring, Failing, Gates, Incident, Outcome, Period,
-    Runtime, Step,
+    Runtime, Step, standing::died_of,
 };
 
 /// The newest first, so that a page costs what it shows.
@@ -63,9 +64,17 @@ impl Gates for Sqlite {
         })
     }
 
-    fn set_circuit(&self, tenant: TenantId, webhook: WebhookId, circuit: SavedCircuit) -> Answer<'_, ()> {
+    fn set_circuit(
+        &self,
+        tenant: TenantId,
+        webhook: WebhookId,
+        circuit: SavedCircuit,
+        cause: Option<Cause>,
+    ) -> Answer<'_, ()> {
         self.write(move |transaction| {
+            let told = told_of(transaction, webhook, &circuit, cause.as_ref())?;
             if set_circuit(transaction, &tenant, webhook, &circuit)? {
+                notices::note(transaction, told)?;
                 lanes::settle_all(transaction, webhook)?;
                 changes::tell(transaction, &Change::Gate(webhook))?;
             }
@@ -133,8 +142,21 @@ impl Gates for Sqlite {
         })
     }
 
-    fn expire(&self, webhook: WebhookId, made_before: Time, now: Time, limit: usize) -> Answer<'_, Step> {
-        self.write(move |transaction| expire(transaction, webhook, made_before, now, limit))
+    fn expire(
+        &self,
+        webhook: WebhookId,
+        made_before: Time,
+        now: Time,
+        limit: usize,
+        cause: Option<Cause>,
+    ) -> Answer<'_, Step> {
+        self.write(move |transaction| {
+            let (step, expired) = expire(transaction, webhook, made_before, now, limit)?;
+            if let Some(cause) = cause {
+                notices::note(transaction, died(transaction, cause, expired)?.as_ref())?;
+            }
+            Ok(step)
+        })
     }
 
     fn expiring(&self, now: Time, limit: usize) -> Answer<'_, Expiring> {
@@ -182,7 +204,10 @@ pub(super) fn pause(transaction: &Transaction<'_>, webhook: &Webhook) -> rusqlit
 }
 
 /// What an outcome means for its webhook.
-pub(super) fn take_effect(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite::Result<()> {
+pub(super) fn take_effect<'a>(
+    transaction: &Transaction<'_>,
+    outcome: &'a Outcome,
+) -> rusqlite::Result<Option<&'a Cause>> {
     let (tenant, webhook, effects) = (&outcome.tenant, outcome.webhook, &outcome.effects);
     match effects.failing {
         None => {}
@@ -212,13 +237,18 @@ pub(super) fn take_effect(transaction: &Transaction<'_>, outcome: &Outcome) -> r
             .execute((Col(webhook), Col(until)))?;
         moved |= held == 1;
     }
+    let mut told = None;
     if let Some(circuit) = &effects.circuit {
-        moved |= set_circuit(transaction, tenant, webhook, circuit)?;
+        let cause = outcome.causes.iter().find(|cause| cause.kind.counterpart().is_some());
+        let cause = told_of(transaction, webhook, circuit, cause)?;
+        if set_circuit(transaction, tenant, webhook, circuit)? {
+            (moved, told) = (true, cause);
+        }
     }
     if moved {
         lanes::settle_all(transaction, webhook)?;
     }
-    Ok(())
+    Ok(told)
 }
 
 fn has_row(transaction: &Transaction<'_>, tenant: &TenantId, webhook: WebhookId) -> rusqlite::Result<()> {
@@ -288,7 +318,7 @@ fn expire(
     made_before: Time,
     now: Time,
     limit: usize,
-) -> rusqlite::Result<Step> {
+) -> rusqlite::Result<(Step, Vec<DeliveryId>)> {
     let expired = transaction
         .prepare_cached(EXPIRE)?
         .query_map((Col(webhook), Col(made_before), limit as i64), |row| Ok((get(row, 0)?, row.get(1)?)))?
@@ -302,7 +332,39 @@ fn expire(
         record::bury(transaction, *delivery)?;
     }
     lanes::look_again_at(transaction, webhook, expired.iter().map(|(_, lane)| lane))?;
-    Ok(Step { moved: expired.len(), finished: expired.len() < limit })
+    let step = Step { moved: expired.len(), finished: expired.len() < limit };
+    Ok((step, expired.into_iter().map(|(delivery, _)| delivery).collect()))
+}
+
+/// A cause with how many of these dead deliveries it is about.
+fn died(
+    transaction: &Transaction<'_>,
+    cause: Cause,
+    deliveries: Vec<DeliveryId>,
+) -> rusqlite::Result<Option<Cause>> {
+    let mut dead = Vec::with_capacity(deliveries.len());
+    for delivery in deliveries {
+        let event_type = transaction
+            .prepare_cached("SELECT event_type FROM dead WHERE delivery = ?")?
+            .query_row([Col(delivery)], |row| row.get(0))?;
+        dead.push((delivery, event_type));
+    }
+    Ok(died_of(cause, dead))
+}
+
+/// The cause, if this is the move of a circuit that it is about.
+pub(super) fn told_of<'a>(
+    transaction: &Transaction<'_>,
+    webhook: WebhookId,
+    circuit: &SavedCircuit,
+    cause: Option<&'a Cause>,
+) -> rusqlite::Result<Option<&'a Cause>> {
+    let Some(cause) = cause else { return Ok(None) };
+    let before: Option<SavedCircuit> = transaction
+        .prepare_cached("SELECT circuit FROM runtime WHERE webhook = ? AND circuit IS NOT NULL")?
+        .query_row([Col(webhook)], |row| from_json(row, 0))
+        .optional()?;
+    Ok(Some(cause).filter(|cause| of_move(before.as_ref(), circuit) == Some(cause.kind)))
 }
 
 const TROUBLED: &str = "SELECT webhook, tenant, hold_until, circuit, failing_since FROM runtime

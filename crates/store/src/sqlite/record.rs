@@ -3,7 +3,12 @@
 
 use std::sync::Arc;
 
-use redrive_core::{DeliveryId, DeliveryStatus, WebhookId, lane::Lane, webhook::WebhookState};
+use redrive_core::{
+    DeliveryId, DeliveryStatus, WebhookId,
+    lane::Lane,
+    notice::{Cause, Kind},
+    webhook::WebhookState,
+};
 use rusqlite::{OptionalExtension, Transaction};
 
 use super::{
@@ -21,7 +26,12 @@ impl Record for Sqlite {
     }
 }
 
-pub(super) fn apply(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite::Result<Recorded> {
+/// Records an outcome, and adds what is to be told of it.
+pub(super) fn apply<'a>(
+    transaction: &Transaction<'_>,
+    outcome: &'a Outcome,
+    told: &mut Vec<&'a Cause>,
+) -> rusqlite::Result<Recorded> {
     let Some(lease) = take_lease(transaction, outcome)? else { return without_lease(transaction, outcome) };
     if let Some(reason) = &lease.cancel
         && !outcome.knows_cancel
@@ -57,11 +67,18 @@ pub(super) fn apply(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlit
             lanes::let_next_go(transaction, lease.webhook, &lease.lane)?;
         }
     }
-    gates::take_effect(transaction, outcome)?;
+    told.extend(gates::take_effect(transaction, outcome)?);
     let config_version = match &outcome.disable {
         Some(disable) => disable_webhook(transaction, outcome, disable)?,
         None => None,
     };
+    let of = |kind| outcome.causes.iter().filter(move |cause| cause.kind == kind);
+    if matches!(outcome.next, Next::Dead { .. }) {
+        told.extend(of(Kind::DeliveryDead));
+    }
+    if config_version.is_some() {
+        told.extend(of(Kind::WebhookDisabled));
+    }
     Ok(Recorded::Done { config_version })
 }
 

@@ -2,6 +2,7 @@
 
 use redrive_core::{
     TenantId, Time, WebhookId,
+    notice::Cause,
     vault::{HEAD, MasterKeyId, key_of_head},
     webhook::{Webhook, WebhookState},
 };
@@ -11,7 +12,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{
     Sqlite, changes,
     convert::{Col, get},
-    gates, lanes, redrive,
+    gates, lanes, notices, redrive,
 };
 use crate::{
     Answer, Change, Changed, ConfigChanges, PageRequest, Rewrapped, Secrets, Step, Versioned, Webhooks,
@@ -34,7 +35,7 @@ impl Webhooks for Sqlite {
         })
     }
 
-    fn change_webhook(&self, webhook: Webhook, revision: i64) -> Answer<'_, Changed> {
+    fn change_webhook(&self, webhook: Webhook, revision: i64, cause: Option<Cause>) -> Answer<'_, Changed> {
         let webhook = match self.seals.seal(webhook) {
             Ok(webhook) => webhook,
             Err(error) => return Box::pin(async { Err(error) }),
@@ -47,7 +48,10 @@ impl Webhooks for Sqlite {
                 return Ok(Changed::Stale);
             }
             Ok(match store(transaction, &webhook)? {
-                Some(version) => Changed::Done { version },
+                Some(version) => {
+                    notices::note(transaction, &cause)?;
+                    Changed::Done { version }
+                }
                 None => Changed::Missing,
             })
         })

@@ -15,7 +15,7 @@ use redrive_core::{DeliveryId, Time};
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 use tokio::sync::oneshot;
 
-use super::{Options, claim, publish, readers::Gate, record};
+use super::{Options, claim, notices, publish, readers::Gate, record};
 use crate::{
     Done, Epoch, LaneClaim, LaneRoom, NewEvent, Outcome, Published, Recorded,
     batch::{self, CommitError, Queue, Weighed},
@@ -295,10 +295,13 @@ fn commit_slice(connection: &mut Connection, slice: &[Write]) -> Result<Vec<Writ
     let apply = |transaction: &Transaction<'_>| {
         let mut published = publish::Publishing::new(transaction);
         let mut written = Vec::with_capacity(slice.len());
+        let mut told = Vec::new();
         for write in slice {
             written.push(match write {
                 Write::Publish(new, _) => Written::Published(published.apply(new)?),
-                Write::Record(outcome, _) => Written::Recorded(record::apply(transaction, outcome)?),
+                Write::Record(outcome, _) => {
+                    Written::Recorded(record::apply(transaction, outcome, &mut told)?)
+                }
                 Write::Mark(epoch, delivery, _) => {
                     Written::Marked(claim::mark(transaction, *epoch, *delivery)?)
                 }
@@ -306,6 +309,7 @@ fn commit_slice(connection: &mut Connection, slice: &[Write]) -> Result<Vec<Writ
             });
         }
         published.finish()?;
+        notices::note(transaction, told)?;
         Ok(written)
     };
     in_transaction(connection, apply).map_err(|error| match error.sqlite_error_code() {

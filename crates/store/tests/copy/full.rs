@@ -4,22 +4,22 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use redrive_core::{
-    AuditId, DeadReason, FailureCategory, KeyId, OperationId, TenantId, Time, WebhookId,
+    AuditId, DeadReason, FailureCategory, KeyId, NoticeId, OperationId, TenantId, Time, WebhookId,
     breaker::{CircuitState, Forced, SavedCircuit},
     event::{Event, PayloadFormat},
     health::Rollup,
     lane::{Lane, Priority},
     limiter::RateLimit,
-    notice::Kind,
+    notice::{Cause, Facts, Kind, fold::Folds},
     operation::{Among, OperationKind, OperationState, Selection},
     tenant::TenantRules,
     traffic::{Grain, Traffic},
     webhook::WebhookState,
 };
 use redrive_store::{
-    ApiKey, AuditEnd, AuditEntry, Birth, Cancelled, Effects, Ended, Erased, EventType, Failing, KeyClaim,
-    LaneKey, MinuteRollup, NewEvent, NewRound, Next, Old, Operation, OperationOrder, OperationStep, Outcome,
-    Recorded, Redriven, Registered, Replayed, Tally, Task, Tenant, TenantRollup, WalkCursor,
+    ApiKey, AuditEnd, AuditEntry, Birth, Cancelled, Channel, Effects, Ended, Erased, EventType, Failing,
+    KeyClaim, LaneKey, MinuteRollup, NewEvent, NewRound, Next, Old, Operation, OperationOrder, OperationStep,
+    Outcome, Recorded, Redriven, Registered, Replayed, Tally, Task, Tenant, TenantRollup, Told, WalkCursor,
     conformance::{Bench, FRESH, Opened, RETRY, Reopening, at, closed, order},
     sqlite::{Options, Sqlite},
 };
@@ -50,6 +50,7 @@ pub(crate) async fn make(path: &Path) {
     states(&bench).await;
     gates(&bench).await;
     audit(&bench).await;
+    notices(&bench).await;
 }
 
 /// A bulk operation that has queued something, and is not through.
@@ -93,6 +94,27 @@ async fn operation(bench: &Bench) {
         at: at(6),
     };
     bench.store().step_operation(step).await.unwrap();
+}
+
+/// Something that was told, something that is to be told, and a notice on its way.
+async fn notices(bench: &Bench) {
+    let store = bench.store();
+    let cause = |kind, webhook, count| Cause {
+        tenant: bench.tenant.clone(),
+        webhook,
+        kind,
+        at: at(1),
+        count,
+        facts: Facts { message: Some("too many \u{1f511}".into()), ..Facts::default() },
+    };
+    let dead = cause(Kind::DeliveryDead, Some(bench.webhook), 3);
+    store.note(vec![dead.clone(), cause(Kind::QuotaReached, None, 1)]).await.unwrap();
+    let fresh = (0..10).map(|_| NoticeId::new(at(2), &bench.next())).collect();
+    assert_eq!(store.make_notices(at(2), Folds::default(), fresh).await.unwrap(), 2);
+    let taken = store.take_notices(at(2), at(3), 1).await.unwrap();
+    let told = Told::Later(at(4), "no route".into());
+    store.notice_told(taken[0].notice.id, Channel::Mail, told).await.unwrap();
+    store.note(vec![dead]).await.unwrap();
 }
 
 async fn audit(bench: &Bench) {
@@ -342,7 +364,7 @@ async fn gates(bench: &Bench) {
     for circuits in [vec![open.clone()], vec![forced], vec![open, half_open]] {
         let webhook = busy_webhook(bench).await;
         for circuit in circuits {
-            bench.store().set_circuit(bench.tenant.clone(), webhook, circuit).await.unwrap();
+            bench.store().set_circuit(bench.tenant.clone(), webhook, circuit, None).await.unwrap();
         }
     }
     let held = busy_webhook(bench).await;

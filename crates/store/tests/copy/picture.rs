@@ -55,6 +55,7 @@ pub(crate) async fn of(store: &dyn Store) -> Vec<String> {
     troubled.sort_by_key(|runtime| runtime.webhook);
     picture.all("troubled", troubled);
     picture.all("oldest", store.oldest(None, 100).await.unwrap());
+    picture.add("next notice", &store.next_notice().await.unwrap());
     picture.add("expiring", &store.expiring(at(0), 100).await.unwrap());
     let epoch = store.join(NewNode { name: "looking".into(), pools: vec![] }, at(0)).await.unwrap();
     for pool in pools(store).await {
@@ -72,6 +73,7 @@ pub(crate) async fn of(store: &dyn Store) -> Vec<String> {
 }
 
 async fn of_tenant(picture: &mut Picture, store: &dyn Store, tenant: &TenantId) {
+    picture.all("notice", store.list_notices(tenant.clone(), page(100)).await.unwrap());
     picture.all("key", store.list_keys(Some(tenant.clone()), page(100)).await.unwrap());
     for version in [0, 1, 3] {
         let changes = store.config_changes(tenant.clone(), version, 100).await.unwrap();
@@ -120,7 +122,7 @@ pub(crate) async fn deliver_all(store: &dyn Store, bench: &Bench) -> Vec<String>
     for runtime in store.troubled().await.unwrap() {
         if let Some(circuit) = runtime.circuit {
             let closed = SavedCircuit { generation: circuit.generation + 1, since: later(), ..closed() };
-            store.set_circuit(runtime.tenant, runtime.webhook, closed).await.unwrap();
+            store.set_circuit(runtime.tenant, runtime.webhook, closed, None).await.unwrap();
         }
     }
     let tenants = store.list_tenants(page(100)).await.unwrap();
@@ -130,7 +132,7 @@ pub(crate) async fn deliver_all(store: &dyn Store, bench: &Bench) -> Vec<String>
                 let versioned = store.webhook(tenant.id.clone(), webhook.id).await.unwrap().unwrap();
                 let Versioned { mut webhook, revision } = versioned;
                 webhook.state = WebhookState::Active;
-                store.change_webhook(webhook, revision).await.unwrap();
+                store.change_webhook(webhook, revision, None).await.unwrap();
             }
         }
     }
