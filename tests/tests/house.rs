@@ -81,7 +81,8 @@ fn core_does_no_input_or_output() {
 
 /// The types and functions that reach out, by themselves: whoever wants to use one has to name it somewhere,
 /// however it is imported or renamed.
-const REACHES_OUT: [&str; 29] = [
+const REACHES_OUT: [&str; 30] = [
+    "SmtpTransport",
     "object_store::",
     "TcpStream",
     "TcpSocket",
@@ -127,6 +128,8 @@ fn only_the_way_out_opens_connections() {
         "engine/src/amqp.rs",
         // Spans go to the operator's own collector.
         "server/src/otlp/collector.rs",
+        // The mail server is the operator's own; tenants choose recipients and nothing else.
+        "server/src/mail/smtp.rs",
     ];
     // The archive is where the operator says, and what is put there is named by Redrive alone.
     let allowed = [&own[..], &["egress/src/", "server/src/archive/mod.rs"]].concat();

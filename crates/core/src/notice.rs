@@ -4,6 +4,7 @@
 
 pub mod event;
 pub mod fold;
+pub mod preferences;
 pub mod watch;
 
 use serde::{Deserialize, Serialize};

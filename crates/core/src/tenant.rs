@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{invalid::Invalid, limiter::RateLimit};
+use crate::{invalid::Invalid, limiter::RateLimit, notice::preferences::Notifications};
 
 /// A tenant's name: 1 to 64 of `a-z 0-9 _ -`, beginning with a letter or digit. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -53,6 +53,9 @@ pub struct TenantRules {
     /// Whether only event types that it has registered may be published.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub strict_event_types: bool,
+    /// What its owners want to hear of, and where.
+    #[serde(skip_serializing_if = "Notifications::is_empty")]
+    pub notifications: Notifications,
 }
 
 /// How much a tenant may have and do. What is left out has no limit of its own.
@@ -126,6 +129,7 @@ impl TenantRules {
         if self.max_in_flight == Some(0) {
             return Err(Invalid::new("max_in_flight", "must be at least 1"));
         }
+        self.notifications.validate()?;
         self.quotas.validate()
     }
 }

@@ -16,6 +16,10 @@ use crate::{
     invalid::{Invalid, plain_text},
     lane::Ordering,
     limiter::RateLimit,
+    notice::{
+        Kind,
+        preferences::{check_email, check_mute},
+    },
     reach::{ReachRules, Unreachable},
     retry::RetryConfig,
     signature::{LiveSecret, SignatureConfig},
@@ -71,6 +75,10 @@ pub struct Owner {
     /// Where to tell the owner about trouble.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub email: Option<String>,
+    /// Kinds that nobody is told about where this webhook is concerned, by any channel.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(max_items = 7))]
+    pub mute: Vec<Kind>,
 }
 
 /// What a webhook's owner decides about it. Stored as one document.
@@ -154,7 +162,8 @@ impl WebhookSpec {
         }
         if let Some(owner) = &self.owner {
             plain_text("owner.id", owner.id.as_deref().unwrap_or_default(), 256)?;
-            validate_email(owner.email.as_deref())?;
+            owner.email.as_deref().map_or(Ok(()), |email| check_email("owner.email", email))?;
+            check_mute("owner.mute", &owner.mute)?;
         }
         if self.max_in_flight.is_some_and(|n| !IN_FLIGHT.contains(&n)) {
             let (least, most) = (IN_FLIGHT.start(), IN_FLIGHT.end());
@@ -386,15 +395,6 @@ fn validate_headers(headers: &BTreeMap<String, Hidden>) -> Result<(), Invalid> {
         }
     }
     Ok(())
-}
-
-fn validate_email(email: Option<&str>) -> Result<(), Invalid> {
-    let Some(email) = email else { return Ok(()) };
-    plain_text("owner.email", email, 254)?;
-    match email.split_once('@') {
-        Some((name, host)) if !name.is_empty() && !host.is_empty() && !email.contains(' ') => Ok(()),
-        _ => Err(Invalid::new("owner.email", "is no e-mail address")),
-    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use redrive_core::{
     NoticeId, TenantId, Time, WebhookId,
     backoff::Backoff,
-    notice::{Cause, Facts, Kind, event::event_data, is_operational},
+    notice::{Cause, Facts, Kind, event::event_data, is_operational, preferences::Wishes},
     webhook::Webhook,
 };
 use redrive_store::{Channel, StoreError, StoredNotice, Telling, Told};
@@ -234,6 +234,11 @@ impl Inner {
         let notice = &stored.notice;
         let nobody = Ok(Told::Over(Telling::Nobody, None));
         if webhook.is_some_and(|webhook| is_operational(&webhook.spec.events)) {
+            return nobody;
+        }
+        let Some(tenant) = self.store.tenant(notice.tenant.clone()).await? else { return nobody };
+        let owner = webhook.and_then(|webhook| webhook.spec.owner.as_ref());
+        if !(Wishes { tenant: &tenant.rules.notifications, owner }).tells(notice.kind) {
             return nobody;
         }
         let (event_type, subject) = (notice.kind.event_type(), notice.webhook.map(|id| id.to_string()));

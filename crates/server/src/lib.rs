@@ -8,6 +8,7 @@ pub mod config;
 pub mod dashboard;
 mod files;
 pub mod http;
+pub mod mail;
 mod otlp;
 pub mod sources;
 mod store;

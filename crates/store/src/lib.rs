@@ -23,7 +23,7 @@ use redrive_core::{
     AuditId, DeliveryId, EventId, KeyId, NoticeId, OperationId, TenantId, Time, WebhookId,
     breaker::SavedCircuit,
     lane::Priority,
-    notice::{Cause, fold::Folds},
+    notice::{Cause, Kind, fold::Folds},
     operation::OperationState,
     tenant::TenantRules,
     traffic::{Grain, Traffic},
@@ -409,6 +409,22 @@ pub trait Audit {
     fn forget_audit(&self, before: Time, limit: usize) -> Answer<'_, usize>;
 }
 
+/// Addresses that do not want to hear of something any more. They go with their tenant.
+pub trait Unsubscribing {
+    /// Notes that an address is not told of a kind any more. False: it was not anyway, or there is no such tenant.
+    fn unsubscribe(&self, tenant: TenantId, address: String, kind: Kind, now: Time) -> Answer<'_, bool>;
+    /// Tells an address of a kind again, or with none of everything. Gives how many kinds that changes.
+    fn resubscribe(&self, tenant: TenantId, address: String, kind: Option<Kind>) -> Answer<'_, usize>;
+    /// Who is not told of a kind any more, of these addresses.
+    fn unsubscribed(&self, tenant: TenantId, kind: Kind, of: Vec<String>) -> Answer<'_, Vec<String>>;
+    /// All of a tenant, by address and kind.
+    fn list_unsubscribed(
+        &self,
+        tenant: TenantId,
+        page: PageRequest<UnsubscribedCursor>,
+    ) -> Answer<'_, Vec<Unsubscribed>>;
+}
+
 /// What owners are told without asking: what stands, folded, and the notices that are made of it.
 pub trait Notices {
     /// Writes causes down that belong to no other change.
@@ -535,6 +551,7 @@ pub trait Store:
     + Operations
     + Secrets
     + Audit
+    + Unsubscribing
     + Notices
     + Upkeep
     + Retain
@@ -561,6 +578,7 @@ impl<T> Store for T where
         + Operations
         + Secrets
         + Audit
+        + Unsubscribing
         + Notices
         + Upkeep
         + Retain

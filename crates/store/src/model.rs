@@ -16,10 +16,12 @@ mod publish;
 mod record;
 mod redrive;
 mod tenancy;
+mod unsubscribed;
 mod webhooks;
 
 pub(crate) use self::gates::Counted;
 pub use self::{
     audit::*, claim::*, dead::*, deliveries::*, event_types::*, figures::*, gates::*, history::*, keeping::*,
-    nodes::*, notices::*, operations::*, publish::*, record::*, redrive::*, tenancy::*, webhooks::*,
+    nodes::*, notices::*, operations::*, publish::*, record::*, redrive::*, tenancy::*, unsubscribed::*,
+    webhooks::*,
 };

@@ -1,6 +1,6 @@
 //! What the tests of Redrive share: receivers that answer as told or behave badly on purpose, the real
 //! binary as a process, a small client for its API, PostgreSQL, Redis, RabbitMQ and Prometheus servers, a proxy that
-//! breaks connections, a scripted name server, a collector of traces, canaries that nobody may reach, Python for the
+//! breaks connections, a scripted name server, a mail server, a collector of traces, canaries that nobody may reach, Python for the
 //! official verifiers, and Node.js for
 //! browsers.
 //!
@@ -27,6 +27,7 @@ pub mod redis;
 pub mod redrive;
 mod server;
 mod service;
+pub mod smtp;
 mod sse;
 mod watched;
 
@@ -50,6 +51,7 @@ pub use rabbitmq::{Message, RabbitMq, Vhost};
 pub use receiver::{Arrival, Gate, Receiver, Reply};
 pub use redis::Redis;
 pub use redrive::{Redrive, Setup, binary};
+pub use smtp::{Arrived, Protection, Smtp};
 pub use sse::{Events, sse};
 
 /// How long a test waits for something before it fails.

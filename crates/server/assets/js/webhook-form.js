@@ -140,6 +140,7 @@ function written() {
   const body = bodyOf(form);
   for (const box of form.querySelectorAll("[data-pairs]")) body[box.dataset.pairs] = pairsOf(box);
   body.auth = authOf(body.auth ?? {});
+  if (body.owner?.mute?.length === 0) delete body.owner.mute;
   for (const name of ["retry_config", "circuit_breaker_config", "rate_limit", "owner"]) {
     const said = Object.entries(body[name] ?? {}).filter(([, value]) => !isNothing(value));
     body[name] = said.length > 0 ? Object.fromEntries(said) : null;

@@ -13,6 +13,7 @@ mod notifications;
 mod operations;
 mod page;
 mod portal;
+mod preferences;
 mod problem;
 mod secrets;
 mod status;
@@ -95,6 +96,7 @@ fn described() -> OpenApiRouter<AppState> {
         .merge(dlq::routes())
         .merge(operations::routes())
         .merge(notifications::routes())
+        .merge(preferences::routes())
         .merge(tenants::routes())
         .merge(portal::routes())
         .merge(audit::routes())

@@ -11,6 +11,7 @@ use ipnet::IpNet;
 use redrive_core::{
     Invalid, KeyId, TenantId, Time,
     limiter::RateLimit,
+    notice::preferences::Notifications,
     tenant::{TenantQuotas, TenantRules},
 };
 use redrive_store::{ApiKey, Tenant};
@@ -22,6 +23,7 @@ use super::{
     AppState,
     extract::{Administers, Json, May, OptionalJson, Query, nullable, nullable_object, object},
     page::{Page, Paging},
+    preferences::{NotificationsChange, NotificationsView},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
 use crate::app::{Actor, AppError, NewKey, Scope};
@@ -64,6 +66,10 @@ pub(super) struct TenantCreate {
     /// Whether only event types that it has registered may be published; any may if left out.
     #[serde(default)]
     strict_event_types: bool,
+    /// What its owners want to hear of, and where; no mails if left out.
+    #[serde(default, deserialize_with = "object")]
+    #[schema(value_type = Option<Notifications>)]
+    notifications: Option<Notifications>,
 }
 
 /// What to change about a tenant. Whatever is left out keeps its value.
@@ -93,6 +99,10 @@ pub(super) struct TenantChange {
     quotas: Option<Option<QuotasChange>>,
     /// Whether only event types that it has registered may be published.
     strict_event_types: Option<bool>,
+    /// What its owners want to hear of, and where. Whatever is left out keeps its value; null for no mails at all.
+    #[serde(deserialize_with = "nullable_object")]
+    #[schema(value_type = Option<NotificationsChange>)]
+    notifications: Option<Option<NotificationsChange>>,
 }
 
 /// What to change about a tenant's quotas.
@@ -139,6 +149,11 @@ impl TenantChange {
             None => {}
         }
         put(&mut tenant.rules.strict_event_types, self.strict_event_types);
+        match self.notifications {
+            Some(Some(change)) => change.apply_to(&mut tenant.rules.notifications),
+            Some(None) => tenant.rules.notifications = Notifications::default(),
+            None => {}
+        }
     }
 }
 
@@ -160,6 +175,8 @@ pub(super) struct TenantView {
     quotas: TenantQuotas,
     /// Whether only event types that it has registered may be published.
     strict_event_types: bool,
+    /// What its owners want to hear of, and where.
+    notifications: NotificationsView,
     /// When it was made.
     #[schema(value_type = String, format = DateTime)]
     created_at: Time,
@@ -173,6 +190,7 @@ impl From<Tenant> for TenantView {
             max_in_flight: tenant.rules.max_in_flight,
             quotas: tenant.rules.quotas,
             strict_event_types: tenant.rules.strict_event_types,
+            notifications: tenant.rules.notifications.into(),
             id: tenant.id,
             name: tenant.name,
             created_at: tenant.created_at,
@@ -190,10 +208,15 @@ async fn create(
     May(by, _): May<Administers>,
     Json(input): Json<TenantCreate>,
 ) -> Result<Response, Problem> {
-    let TenantCreate { id, name, pool, rate_limit, max_in_flight, quotas, strict_event_types } = input;
-    let quotas = quotas.unwrap_or_default();
-    let rules = TenantRules { pool, rate_limit, max_in_flight, quotas, strict_event_types };
-    let tenant = app.create_tenant(&by, &id, name, rules).await?;
+    let rules = TenantRules {
+        pool: input.pool,
+        rate_limit: input.rate_limit,
+        max_in_flight: input.max_in_flight,
+        quotas: input.quotas.unwrap_or_default(),
+        strict_event_types: input.strict_event_types,
+        notifications: input.notifications.unwrap_or_default(),
+    };
+    let tenant = app.create_tenant(&by, &input.id, input.name, rules).await?;
     Ok((StatusCode::CREATED, axum::Json(TenantView::from(tenant))).into_response())
 }
 

@@ -23,6 +23,7 @@ pub mod notices;
 pub mod operations;
 pub mod overview;
 pub mod portal;
+pub mod preferences;
 pub mod queue;
 pub mod quota;
 pub mod secrets;

@@ -29,6 +29,11 @@ impl Sessions {
         Self(vault)
     }
 
+    /// What seals them, and other things that people carry around for us.
+    pub(super) fn vault(&self) -> &Vault {
+        &self.0
+    }
+
     /// A cookie for somebody with this key.
     fn begin(&self, key: &str, now: Time) -> String {
         let ends = (now + LASTS).millis().to_be_bytes();

@@ -4,6 +4,7 @@ mod archive;
 mod copy;
 mod demo;
 mod keys;
+mod mail;
 mod migrate;
 mod pinned;
 mod reload;
@@ -59,6 +60,8 @@ enum Command {
     },
     /// Print how a running installation is doing. Exit code: 0 well, 1 warning, 2 critical, 3 not known.
     Status(status::StatusArgs),
+    /// Send a test mail as the server would, and say what is wrong if it does not go out.
+    CheckMail(mail::CheckMailArgs),
     /// Show or check the configuration.
     Config {
         #[command(subcommand)]
@@ -203,6 +206,7 @@ pub fn main() -> ExitCode {
         Command::Archive { command } => archive::run(&command),
         Command::Store { command } => copy::run(&command),
         Command::Status(args) => return status::run(&args),
+        Command::CheckMail(args) => mail::run(&args),
         Command::Config { command } => configuration(command),
     };
     match result {

@@ -4,9 +4,10 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use axum::Router;
 use prometheus_client::{metrics::counter::Counter, registry::Registry};
+use redrive_core::vault::Vault;
 use redrive_egress::Client;
 use redrive_engine::{
-    Engine, Fault, Settings, Tracing,
+    Engine, Fault, Post, Settings, Tracing,
     clock::{self, Clock},
 };
 use redrive_store::Store;
@@ -29,6 +30,7 @@ use crate::{
     dashboard,
     files::write_private,
     http::{self, Reload, Surface, Tls},
+    mail::Mails,
     otlp::Exporter,
     sources::Sources,
     store, telemetry, vault,
@@ -81,11 +83,14 @@ async fn serve(start: Start) -> Result<(), CliError> {
     let address = listener.local_addr().map_err(|error| CliError::said(error.to_string()))?;
     let egress = way_out(&config, address)?;
     let kind = (profile, demo.is_some());
-    let mut metrics = Registry::default();
-    let (tracing, exporter) = Exporter::of(&config.tracing, &config.node, &mut metrics)?.unzip();
+    let mut figures = Registry::default();
+    let (tracing, exporter) = Exporter::of(&config.tracing, &config.node, &mut figures)?.unzip();
     let exporting = exporter.map(Exporter::start);
-    let measured = Measured { metrics, tracing };
-    let app = assemble(&config, kind, store, keys, Sessions::new(vault), egress.clone(), measured).await?;
+    // On a laptop people reach it where it listens.
+    let listens = (profile == Profile::Dev).then(|| format!("{}://{address}", config.server.scheme()));
+    let base = config.server.public_base().map(str::to_owned).or(listens);
+    let parts = Parts { store, keys, vault, egress: egress.clone(), base, figures, tracing };
+    let app = assemble(&config, kind, parts).await?;
     // On a laptop the signal keeps its usual meaning: the terminal is gone.
     if let Some(reread) = reread.filter(|_| profile == Profile::Serve) {
         reload::on_hangup(reread, app.clone(), egress)?;
@@ -131,12 +136,6 @@ fn count_panics(panics: Counter) {
         panics.inc();
         before(panicked);
     }));
-}
-
-/// What is counted, and where spans go.
-struct Measured {
-    metrics: Registry,
-    tracing: Option<Tracing>,
 }
 
 /// The API and, where there is one, the dashboard.
@@ -193,19 +192,31 @@ fn way_out(config: &Config, address: SocketAddr) -> Result<Client, CliError> {
     egress.map_err(|error| CliError::said(error.to_string()))
 }
 
+/// What an application is put together from.
+struct Parts {
+    store: Arc<dyn Store>,
+    keys: Keys,
+    vault: Vault,
+    egress: Client,
+    /// How links in mails begin; none if nobody knows.
+    base: Option<String>,
+    /// What is counted.
+    figures: Registry,
+    /// Where spans go; none are made without it.
+    tracing: Option<Tracing>,
+}
+
 async fn assemble(
     config: &Config,
     (profile, demo): (Profile, bool),
-    store: Arc<dyn Store>,
-    keys: Keys,
-    sessions: Sessions,
-    egress: Client,
-    measured: Measured,
+    parts: Parts,
 ) -> Result<Arc<App>, CliError> {
-    let Measured { metrics: mut figures, tracing } = measured;
-    let settings = Settings { tracing, ..config.engine_settings()? };
+    let Parts { store, keys, vault, egress, base, mut figures, tracing } = parts;
     // On a store that nodes share the engine sets it right before anybody asks it.
     let clock = Clock::new(config.dev.clock_speed, config.dev.clock_skew.millis());
+    let mails = Mails::new(&config.smtp, base, store.clone(), vault.clone(), clock.clone())?;
+    let post = mails.map(|mails| Post(Arc::new(mails)));
+    let settings = Settings { post, tracing, ..config.engine_settings()? };
     let engine = Engine::start(store, egress, clock, settings, &mut figures).await?;
     metrics::describe(
         &mut figures,
@@ -232,7 +243,7 @@ async fn assemble(
         public_url: config.server.public_base().map(str::to_owned),
         demo,
     };
-    Ok(App::new(engine, keys, sessions, rules, figures))
+    Ok(App::new(engine, keys, Sessions::new(vault), rules, figures))
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, CliError> {

@@ -16,6 +16,7 @@ mod secrets;
 mod server;
 mod settings;
 mod shown;
+mod smtp;
 mod sources;
 mod tracing;
 
@@ -48,6 +49,7 @@ pub use secrets::Secrets;
 pub use server::Server;
 pub use settings::{SETTINGS, Setting, env_name};
 pub use shown::InForce;
+pub use smtp::{Smtp, SmtpTls};
 pub use sources::{Source, SourceKind};
 pub use tracing::Tracing;
 
@@ -106,6 +108,8 @@ pub struct Config {
     pub limits: Limits,
     /// What becomes of webhooks that never work.
     pub webhooks: Webhooks,
+    /// The mail server that owners are written through.
+    pub smtp: Smtp,
     /// Telling owners.
     pub notifications: Notifications,
     /// What is written to the log.
@@ -265,6 +269,7 @@ impl Config {
             log: Log { level: "info".into(), format: LogFormat::Text },
             tracing: Tracing::default(),
             metrics: Metrics { by_tenant: false, by_webhook: false, by_event_type: false, most_values: 200 },
+            smtp: Smtp::default(),
             notifications: Notifications::default(),
             dev: Dev { clock_speed: 1.0, clock_skew: Skew::default() },
         }
@@ -332,6 +337,7 @@ impl Config {
         self.retention.validate()?;
         sources::validate(&self.sources)?;
         self.archive.place()?;
+        self.smtp.validate()?;
         self.retry_policy()?;
         self.breaker_policy()?;
         self.limits.validate()?;

@@ -19,6 +19,7 @@ pub(super) fn is_secret(setting: &str) -> bool {
         "redis.url",
         "secrets.master_key",
         "tracing.otlp_headers",
+        "smtp.password",
     ]
     .contains(&setting)
 }
@@ -78,6 +79,10 @@ pub(super) fn read_files(config: &mut Config) -> Result<(), ConfigError> {
     if let (None, Some(path)) = (&tracing.otlp_headers, &tracing.otlp_headers_file) {
         let headers = read_file("tracing.otlp_headers_file", path)?;
         tracing.otlp_headers = Some(Hidden::new(headers.trim()));
+    }
+    let smtp = &mut config.smtp;
+    if let (None, Some(path)) = (&smtp.password, &smtp.password_file) {
+        smtp.password = Some(read_password("smtp.password_file", path)?);
     }
     for source in &mut config.sources {
         if let (None, Some(path)) = (&source.password, &source.password_file) {

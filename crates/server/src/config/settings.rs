@@ -246,6 +246,30 @@ pub const SETTINGS: &[Setting] = &[
         "webhooks.disable_after",
         "A webhook that has only failed for so long is disabled: nobody looks after it. 0 for never.",
     ),
+    setting("smtp.host", "The mail server through which owners are told of trouble. No mails without one."),
+    setting("smtp.port", "Its port. 587 for starttls, 465 for tls and 25 for none, unless set."),
+    setting(
+        "smtp.tls",
+        "starttls, tls (from the first byte on) or none, which is refused to other machines unless allowed.",
+    ),
+    setting("smtp.allow_plaintext", "Whether mails and the password may go to another machine in clear."),
+    setting("smtp.ca_file", "The certificate of an authority to trust, instead of the public ones."),
+    setting("smtp.username", "Who logs in. Nobody unless set."),
+    setting("smtp.password", "The password. Better in a file or in the environment."),
+    setting("smtp.password_file", "A file that holds the password."),
+    setting(
+        "smtp.from",
+        "Who mails are from, such as Redrive <redrive@example.com>. Its domain names mails, too.",
+    ),
+    setting(
+        "smtp.timeout",
+        "How long the mail server may take for one step. One that hangs must not hold up the others.",
+    ),
+    setting(
+        "smtp.max_per_minute",
+        "How many mails this node sends in a minute. Most mail servers refuse much more.",
+    ),
+    setting("smtp.language", "en or de: the language of mails to tenants that chose none."),
     setting(
         "notifications.fold",
         "How long further dead deliveries of a webhook are gathered once one was told. An hour is soon enough.",

@@ -148,6 +148,7 @@ mod tests {
             ("REDRIVE_AMQP_URL", "amqp://me:hush@mq/x"),
             ("REDRIVE_AMQP_PASSWORD", "hush"),
             ("REDRIVE_TRACING_OTLP_HEADERS", "authorization=hush"),
+            ("REDRIVE_SMTP_PASSWORD", "hush"),
         ];
         let vars = vars.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let config = parse(Profile::Serve, "", vars).unwrap();

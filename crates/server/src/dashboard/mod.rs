@@ -25,6 +25,7 @@ mod page;
 mod publish;
 mod settings;
 mod tenants;
+mod unsubscribe;
 mod viewer;
 mod webhooks;
 mod words;
@@ -78,6 +79,7 @@ pub fn router(app: AppState) -> Router {
         .route("/dashboard/login", get(login::page).post(login::log_in))
         .route("/dashboard/logout", post(login::log_out))
         .route("/portal", get(login::portal))
+        .route("/unsubscribe/{token}", get(unsubscribe::ask).post(unsubscribe::end))
         .route("/dashboard/assets/{*file}", get(assets::serve))
         .route("/dashboard/live", get(live::listen))
         // Files: they are no pages, and nothing of them stays true while it is looked at.

@@ -41,7 +41,7 @@ struct Section<'a> {
 }
 
 /// What the sections of the file are about.
-const SECTIONS: [(&str, &str); 22] = [
+const SECTIONS: [(&str, &str); 23] = [
     ("", "This node"),
     ("server", "The HTTP server"),
     ("database", "The store"),
@@ -60,6 +60,7 @@ const SECTIONS: [(&str, &str); 22] = [
     ("circuit_breaker", "When to stop calling an endpoint that fails"),
     ("limits", "How fast"),
     ("webhooks", "Webhooks that never work"),
+    ("smtp", "Mails to owners"),
     ("notifications", "Telling owners"),
     ("log", "The log"),
     ("metrics", "Figures for Prometheus"),

@@ -2,7 +2,14 @@
 
 use std::{borrow::Borrow, fmt::Display, time::Duration};
 
-use redrive_core::{DeliveryStatus, FailureCategory, breaker::CircuitState, gate::WaitingOn};
+use redrive_core::{
+    DeliveryStatus, FailureCategory,
+    breaker::CircuitState,
+    gate::WaitingOn,
+    notice::{Kind, preferences::Language},
+};
+
+use crate::mail::words::Words;
 
 /// A time, for a `<time>` element: scripts show how long ago it was.
 pub(super) fn stamp(time: impl Display) -> String {
@@ -132,6 +139,24 @@ pub(super) fn short_id(id: impl Display) -> String {
     let id = id.to_string();
     let at = id.len().saturating_sub(8);
     format!("…{}", id.get(at..).unwrap_or(&id))
+}
+
+/// The languages of mails, by their codes.
+pub(super) fn languages() -> [(&'static str, &'static str); 2] {
+    Language::ALL.map(|language| match language {
+        Language::En => (language.code(), "English"),
+        Language::De => (language.code(), "Deutsch"),
+    })
+}
+
+/// Whether this is the language with this code.
+pub(super) fn is_in(language: impl Borrow<Option<Language>>, code: &str) -> bool {
+    language.borrow().is_some_and(|language| language.code() == code)
+}
+
+/// What owners can be told of, in words.
+pub(super) fn notices() -> [(Kind, &'static str); 7] {
+    Kind::ALL.map(|kind| (kind, Words::of(Language::En).kind(kind).name))
 }
 
 #[cfg(test)]

@@ -33,6 +33,7 @@ pub mod scale;
 pub mod secrets;
 pub mod tenancy;
 pub mod tickets;
+pub mod unsubscribed;
 pub mod upkeep;
 pub mod webhooks;
 
@@ -332,6 +333,12 @@ macro_rules! conformance_suite {
             it_is_known_when_a_key_was_last_used,
             sessions_are_keys_that_are_not_listed_and_go_when_they_are_over,
         }
+        $crate::conformance_theme! { $open, unsubscribed:
+            who_unsubscribes_is_remembered_by_kind,
+            it_can_be_undone_by_kind_or_altogether,
+            who_unsubscribed_is_listed_in_order_and_by_pages,
+            who_unsubscribed_is_the_tenants_own_and_goes_with_it,
+        }
         $crate::conformance_theme! { $open, event_types:
             a_type_is_kept_as_it_was_given,
             a_name_is_taken_once_and_there_are_only_so_many,
@@ -448,6 +455,7 @@ mod tests {
             include_str!("scale.rs"),
             include_str!("secrets.rs"),
             include_str!("tenancy.rs"),
+            include_str!("unsubscribed.rs"),
             include_str!("upkeep.rs"),
             include_str!("webhooks.rs"),
         ];

@@ -5,6 +5,10 @@ use std::sync::Arc;
 use redrive_core::{
     KeyId, TenantId,
     limiter::RateLimit,
+    notice::{
+        Kind,
+        preferences::{Language, Notifications},
+    },
     tenant::{TenantQuotas, TenantRules},
 };
 
@@ -66,6 +70,11 @@ pub async fn a_tenant_is_made_once(bench: &Arc<Bench>) {
             max_payload_bytes: Some(9),
             retention_days: Some(7),
             ..TenantQuotas::default()
+        },
+        notifications: Notifications {
+            emails: vec!["ops@example.com".into()],
+            mute: vec![Kind::SecretDue],
+            language: Some(Language::De),
         },
     };
     let tenant = Tenant { id: id.clone(), name: None, rules, created_at: at(7) };

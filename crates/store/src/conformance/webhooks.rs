@@ -14,6 +14,7 @@ use redrive_core::{
     filter::Filter,
     lane::Ordering,
     limiter::RateLimit,
+    notice::Kind,
     retry::RetryConfig,
     signature::{HeaderForm, LiveSecret, Secret, SignatureConfig},
     time::Span,
@@ -46,7 +47,11 @@ pub async fn a_webhook_is_kept_as_it_was_given(bench: &Arc<Bench>) {
         spec: WebhookSpec {
             url: "https://example.com/ünïcode?a='b\"".into(),
             description: Some("two\nlines".into()),
-            owner: Some(Owner { id: Some("o1".into()), email: None }),
+            owner: Some(Owner {
+                id: Some("o1".into()),
+                email: Some("jane@example.com".into()),
+                mute: vec![Kind::DeliveryDead],
+            }),
             events: ["order.*", "*", "a.b"].map(|text| Pattern::parse(text).unwrap()).to_vec(),
             subjects: vec!["order-1".into()],
             // A number that no machine holds, and spaces: as it was written.

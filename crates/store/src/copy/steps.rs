@@ -109,7 +109,7 @@ pub(crate) fn position(name: &str) -> Option<usize> {
 
 /// Everything, in the order in which it is copied. Lanes are made anew at the end; nodes, homes and changes
 /// are of no use to other nodes.
-pub(crate) const STEPS: [Step; 21] = [
+pub(crate) const STEPS: [Step; 22] = [
     Step::of(
         "tenants",
         "tenants t",
@@ -159,6 +159,12 @@ pub(crate) const STEPS: [Step; 21] = [
             big("created_at"),
             big("updated_at"),
         ],
+    ),
+    Step::of(
+        "unsubscribed",
+        "unsubscribed t",
+        &[text("tenant"), text("address"), text("kind")],
+        &[text("tenant"), text("address"), text("kind"), big("at")],
     ),
     Step::of(
         "webhooks",

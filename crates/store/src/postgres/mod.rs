@@ -35,6 +35,7 @@ mod session;
 mod tenancy;
 mod tickets;
 mod undelivered;
+mod unsubscribed;
 mod upkeep;
 mod walk;
 mod webhooks;

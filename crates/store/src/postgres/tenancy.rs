@@ -174,6 +174,7 @@ async fn delete_tenant(tx: Tx, id: &TenantId, now: Time) -> Result<bool, Failure
     let revoke = "UPDATE api_keys SET revoked_at = $2 WHERE tenant = $1 AND revoked_at IS NULL";
     let deleted = tx.execute(delete, &[&id.as_str(), &Col(now)]).await?;
     tx.execute(revoke, &[&id.as_str(), &Col(now)]).await?;
+    tx.execute("DELETE FROM unsubscribed WHERE tenant = $1", &[&id.as_str()]).await?;
     changes::tell(&tx, &Change::Keys).await?;
     changes::tell(&tx, &Change::Tenant(id.clone())).await?;
     notices::forget_tenant(&tx, id).await?;

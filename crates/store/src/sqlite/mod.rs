@@ -29,6 +29,7 @@ mod redrive;
 mod schema;
 mod tenancy;
 mod tickets;
+mod unsubscribed;
 mod upkeep;
 mod walk;
 mod webhooks;

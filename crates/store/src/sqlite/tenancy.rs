@@ -55,6 +55,7 @@ impl Tenancy for Sqlite {
                 "UPDATE api_keys SET revoked_at = ?2 WHERE tenant = ?1 AND revoked_at IS NULL",
                 (id.as_str(), Col(now)),
             )?;
+            transaction.execute("DELETE FROM unsubscribed WHERE tenant = ?", [id.as_str()])?;
             // Nobody is left to be told anything.
             transaction.execute("DELETE FROM standing WHERE tenant = ?", [id.as_str()])?;
             changes::tell(transaction, &Change::Keys)?;

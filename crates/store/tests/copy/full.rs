@@ -40,6 +40,8 @@ pub(crate) async fn make(path: &Path) {
     let bench = bench_at(path).await;
     tenants(&bench).await;
     keys(&bench).await;
+    let (tenant, jane) = (bench.tenant.clone(), "jane@example.com".to_owned());
+    bench.store().unsubscribe(tenant, jane, Kind::DeliveryDead, at(4)).await.unwrap();
     history(&bench).await;
     archived(&bench).await;
     operation(&bench).await;

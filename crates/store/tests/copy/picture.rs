@@ -79,6 +79,8 @@ async fn of_tenant(picture: &mut Picture, store: &dyn Store, tenant: &TenantId) 
         let changes = store.config_changes(tenant.clone(), version, 100).await.unwrap();
         picture.add("configuration", &changes);
     }
+    let unsubscribed = store.list_unsubscribed(tenant.clone(), page(100)).await.unwrap();
+    picture.all("unsubscribed", unsubscribed);
     picture.all("event type", store.event_types_since(tenant.clone(), 0, 100).await.unwrap());
     picture.all("webhook", store.list_webhooks(tenant.clone(), page(100)).await.unwrap());
     let events = store.list_events(tenant.clone(), EventFilter::default(), page(1000)).await.unwrap().found;

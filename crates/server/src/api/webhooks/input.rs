@@ -191,7 +191,7 @@ impl WebhookInput {
             (Some(_), Some(_)) => {
                 Err(Invalid::new("owner_id", "is short for owner.id; give one of them").into())
             }
-            (None, Some(id)) => Ok(Some(Some(Owner { id: Some(id.clone()), email: None }))),
+            (None, Some(id)) => Ok(Some(Some(Owner { id: Some(id.clone()), ..Owner::default() }))),
             (owner, None) => Ok(owner.clone()),
         }
     }

@@ -5,6 +5,7 @@ use redrive_core::{
     confidential::EndpointAuth,
     event::PayloadFormat,
     lane::Ordering,
+    notice::Kind,
     retry::RetryOn,
     signature::{HeaderForm, Scheme},
     time::Span,
@@ -63,6 +64,7 @@ pub(super) struct Fields {
     pub(super) max_in_flight: String,
     pub(super) owner_id: String,
     pub(super) owner_email: String,
+    pub(super) owner_mute: Vec<Kind>,
     pub(super) verify_url: bool,
     pub(super) expires_at: Option<Time>,
 }
@@ -170,6 +172,7 @@ impl Fields {
             max_in_flight: text(&spec.max_in_flight),
             owner_id: text(&owner.and_then(|owner| owner.id.clone())),
             owner_email: text(&owner.and_then(|owner| owner.email.clone())),
+            owner_mute: owner.map(|owner| owner.mute.clone()).unwrap_or_default(),
             verify_url: spec.verify_url,
             expires_at: spec.expires_at,
         }

@@ -18,6 +18,7 @@ use crate::{
         Shown,
         page::{Frame, Html, allowed},
         viewer::Looking,
+        words,
     },
 };
 

@@ -35,6 +35,15 @@ CREATE TABLE event_types (
 );
 CREATE INDEX event_types_by_revision ON event_types (tenant, revision);
 
+-- Addresses that are not told of one kind of notice any more, by their own doing.
+CREATE TABLE unsubscribed (
+    tenant  text COLLATE "C" NOT NULL,
+    address text COLLATE "C" NOT NULL,
+    kind    text COLLATE "C" NOT NULL,
+    at      bigint NOT NULL,
+    PRIMARY KEY (tenant, address, kind)
+);
+
 CREATE TABLE api_keys (
     id           uuid PRIMARY KEY,
     tenant       text COLLATE "C",

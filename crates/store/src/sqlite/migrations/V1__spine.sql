@@ -31,6 +31,15 @@ CREATE TABLE event_types (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX event_types_by_revision ON event_types (tenant, revision);
 
+-- Addresses that are not told of one kind of notice any more, by their own doing.
+CREATE TABLE unsubscribed (
+    tenant  TEXT NOT NULL,
+    address TEXT NOT NULL,
+    kind    TEXT NOT NULL,
+    at      INTEGER NOT NULL,
+    PRIMARY KEY (tenant, address, kind)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE api_keys (
     id           BLOB PRIMARY KEY,
     tenant       TEXT,

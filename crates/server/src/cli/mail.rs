@@ -1,0 +1,31 @@
+//! `redrive check-mail`: sends a mail as the server would, and says plainly what is wrong if it does not go out.
+
+use clap::Args;
+use redrive_core::notice::preferences::check_email;
+use redrive_engine::clock::Clock;
+
+use super::{CliError, DatabaseArgs, block_on};
+use crate::{config::Profile, mail};
+
+#[derive(Args)]
+pub(super) struct CheckMailArgs {
+    /// Who gets the test mail.
+    #[arg(long, value_name = "ADDRESS")]
+    to: String,
+    #[command(flatten)]
+    database: DatabaseArgs,
+}
+
+#[expect(clippy::print_stdout, reason = "the answer of a command goes to standard output")]
+pub(super) fn run(args: &CheckMailArgs) -> Result<(), CliError> {
+    check_email("--to", &args.to).map_err(|invalid| CliError::said(invalid.to_string()))?;
+    let config = args.database.load(Profile::Serve)?;
+    let from = block_on(async {
+        mail::send_test(&config.smtp, &args.to, &Clock::system()).await.map_err(CliError::said)
+    })?;
+    println!("The mail server has taken a test mail from {from} to {}.", args.to);
+    if config.server.public_base().is_none() {
+        println!("Mails have no links yet: set server.public_url to where people reach this installation.");
+    }
+    Ok(())
+}

@@ -1,0 +1,234 @@
+//! E-mail to owners: who gets one, what is in it, and sending it. A notice may be sent again, always under the same
+//! Message-ID, and never to an address that it is known to have reached.
+
+pub(crate) mod links;
+pub(crate) mod render;
+mod smtp;
+pub(crate) mod words;
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use redrive_core::{
+    NoticeId, Time,
+    limiter::{Bucket, RateLimit},
+    notice::{
+        Notice,
+        preferences::{Language, Wishes},
+    },
+    vault::Vault,
+    webhook::Webhook,
+};
+use redrive_engine::{MailError, Mailed, Mailer, Mailing, clock::Clock};
+use redrive_store::{Store, StoreError, StoredNotice};
+use sha2::{Digest, Sha256};
+
+use self::{
+    links::Ending,
+    render::{About, AboutWebhook, Mail},
+    smtp::{Letter, Trouble, Way},
+};
+use crate::config::{ConfigError, Smtp};
+
+/// Notices whose recipients are remembered until all of them are served.
+const REMEMBERED: usize = 1_000;
+
+/// What became of a notice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Posted {
+    /// The mail server has taken it for everybody who wants it, but for those it refused for good.
+    Sent,
+    /// Nobody wants it.
+    Nobody,
+    /// Every recipient was refused for good.
+    Refused(String),
+    /// Somebody still has to get it.
+    Later(String),
+}
+
+/// Sends mails.
+pub struct Mails {
+    way: Way,
+    usual: Language,
+    store: Arc<dyn Store>,
+    vault: Vault,
+    clock: Clock,
+    /// How links begin; none if nobody knows.
+    base: Option<String>,
+    limit: RateLimit,
+    bucket: Mutex<Bucket>,
+    /// Who has got what already, where somebody else has not.
+    reached: Mutex<VecDeque<(NoticeId, BTreeSet<String>)>>,
+}
+
+impl Mails {
+    /// Mails as they are configured; none if they are off.
+    pub fn new(
+        config: &Smtp,
+        base: Option<String>,
+        store: Arc<dyn Store>,
+        vault: Vault,
+        clock: Clock,
+    ) -> Result<Option<Self>, ConfigError> {
+        let Some(way) = Way::new(config)? else { return Ok(None) };
+        let limit =
+            RateLimit { requests_per_minute: config.max_per_minute, burst: Some(config.max_per_minute) };
+        let (bucket, reached) = (Mutex::new(Bucket::full()), Mutex::default());
+        let usual = config.language;
+        Ok(Some(Self { way, usual, store, vault, clock, base, limit, bucket, reached }))
+    }
+
+    /// Sends a notice to those who want it.
+    pub async fn post(&self, notice: &Notice, webhook: Option<&Webhook>) -> Result<Posted, StoreError> {
+        let Some(tenant) = self.store.tenant(notice.tenant.clone()).await? else { return Ok(Posted::Nobody) };
+        let owner = webhook.and_then(|webhook| webhook.spec.owner.as_ref());
+        let wishes = Wishes { tenant: &tenant.rules.notifications, owner };
+        let all = wishes.recipients(notice.kind, &[]);
+        let gone = self.store.unsubscribed(notice.tenant.clone(), notice.kind, all).await?;
+        let recipients = wishes.recipients(notice.kind, &gone);
+        if recipients.is_empty() {
+            return Ok(Posted::Nobody);
+        }
+        let language = wishes.language(self.usual);
+        let about = About {
+            tenant: tenant.id,
+            tenant_name: tenant.name,
+            webhook: webhook.map(AboutWebhook::of),
+            base: self.base.clone(),
+            address: String::new(),
+            unsubscribe: None,
+        };
+        Ok(self.send_all(notice, &about, &recipients, language).await)
+    }
+
+    async fn send_all(&self, notice: &Notice, about: &About, to: &[String], language: Language) -> Posted {
+        let mut refused = Vec::new();
+        for address in to {
+            if self.has_reached(notice.id, address) {
+                continue;
+            }
+            if let Some(due) = self.take_turn() {
+                let why =
+                    format!("this node has sent as many mails as smtp.max_per_minute allows until {due}");
+                return Posted::Later(why);
+            }
+            match self.send_one(notice, about, address, language).await {
+                Ok(()) => self.note_reached(notice.id, address),
+                Err(Trouble::Refused(why)) => {
+                    tracing::warn!(notice = %notice.id, tenant = %notice.tenant, recipient = %address, reason = %why,
+                        "an owner cannot be told by mail: correct or remove the address");
+                    self.note_reached(notice.id, address);
+                    refused.push(format!("{address}: {why}"));
+                }
+                // What is wrong with one is most often wrong with all.
+                Err(Trouble::Later(why)) => return Posted::Later(why),
+            }
+        }
+        self.forget(notice.id);
+        if refused.len() == to.len() { Posted::Refused(refused.join("; ")) } else { Posted::Sent }
+    }
+
+    async fn send_one(
+        &self,
+        notice: &Notice,
+        about: &About,
+        address: &str,
+        language: Language,
+    ) -> Result<(), Trouble> {
+        let ending = Ending {
+            tenant: notice.tenant.clone(),
+            kind: notice.kind,
+            address: address.to_owned(),
+            language,
+        };
+        let link = |base: &String| format!("{base}/unsubscribe/{}", ending.seal(&self.vault));
+        let unsubscribe = self.base.as_ref().map(link);
+        let about = About { address: address.to_owned(), unsubscribe: unsubscribe.clone(), ..about.clone() };
+        let mail = render::render(notice, &about, language)
+            .map_err(|error| Trouble::Refused(format!("the mail cannot be written: {error}")))?;
+        let letter = Letter {
+            to: address,
+            mail: &mail,
+            id: &message_id(notice.id, address),
+            at: self.clock.now(),
+            unsubscribe: unsubscribe.as_deref(),
+        };
+        self.way.send(&letter).await
+    }
+
+    /// Takes a turn; or gives when the next one is.
+    fn take_turn(&self) -> Option<Time> {
+        let (mut bucket, now) = (self.bucket.lock(), self.clock.now());
+        let due = bucket.due(&self.limit, now);
+        if due.is_none() {
+            bucket.take(&self.limit, now);
+        }
+        due
+    }
+
+    fn has_reached(&self, notice: NoticeId, address: &str) -> bool {
+        let reached = self.reached.lock();
+        reached.iter().any(|(id, addresses)| *id == notice && addresses.contains(address))
+    }
+
+    fn note_reached(&self, notice: NoticeId, address: &str) {
+        let mut reached = self.reached.lock();
+        match reached.iter_mut().find(|(id, _)| *id == notice) {
+            Some((_, addresses)) => drop(addresses.insert(address.to_owned())),
+            None => {
+                if reached.len() == REMEMBERED {
+                    reached.pop_front();
+                }
+                reached.push_back((notice, BTreeSet::from([address.to_owned()])));
+            }
+        }
+    }
+
+    fn forget(&self, notice: NoticeId) {
+        self.reached.lock().retain(|(id, _)| *id != notice);
+    }
+}
+
+impl Mailer for Mails {
+    fn send(&self, notice: StoredNotice, webhook: Option<Webhook>) -> Mailing<'_> {
+        Box::pin(async move {
+            match self.post(&notice.notice, webhook.as_ref()).await {
+                Ok(Posted::Sent) => Ok(Mailed::Sent),
+                Ok(Posted::Nobody) => Ok(Mailed::Nobody),
+                Ok(Posted::Refused(why)) => Err(MailError::Never(why)),
+                Ok(Posted::Later(why)) => Err(MailError::Later(why)),
+                Err(error) => Err(MailError::Later(error.to_string())),
+            }
+        })
+    }
+}
+
+/// The same for every try, and another for each recipient.
+fn message_id(notice: NoticeId, address: &str) -> String {
+    let digest = Sha256::digest(address.as_bytes());
+    let short: String = digest[..6].iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{notice}.{short}")
+}
+
+/// Sends a mail to somebody who wants to know whether mails arrive. Says what is wrong if it does not go out.
+pub(crate) async fn send_test(config: &Smtp, to: &str, clock: &Clock) -> Result<String, String> {
+    let way = Way::new(config).map_err(|error| error.to_string())?;
+    let Some(way) = way else {
+        return Err("mails are off: set smtp.host and smtp.from; see docs/notifications.md".into());
+    };
+    let text = "This is a test of Redrive. If you can read it, owners can be told of trouble by mail.";
+    let mail = Mail {
+        subject: "Redrive can send mails".into(),
+        text: format!("{text}\n"),
+        html: format!("<!doctype html><meta name=\"color-scheme\" content=\"light dark\"><p>{text}</p>"),
+    };
+    let now = clock.now();
+    let id = format!("test-{}", now.millis());
+    match way.send(&Letter { to, mail: &mail, id: &id, at: now, unsubscribe: None }).await {
+        Ok(()) => Ok(way.from().to_string()),
+        Err(Trouble::Refused(why) | Trouble::Later(why)) => Err(why),
+    }
+}

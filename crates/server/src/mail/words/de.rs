@@ -1,0 +1,128 @@
+//! German.
+
+use super::{Counted, KindWords, PageWords, Words};
+
+pub(super) const WORDS: Words = Words {
+    circuit_opened: KindWords {
+        name: "angehaltene Anfragen nach zu vielen Fehlern",
+        subject: Counted {
+            one: "Anfragen an {webhook} sind angehalten",
+            many: "Anfragen an {webhook} wurden {count}-mal angehalten",
+        },
+        happened: Counted {
+            one: "Zu viele Anfragen an {webhook} sind fehlgeschlagen, deshalb sendet Redrive seit {last} nichts mehr dorthin. Ereignisse warten, keines geht verloren.",
+            many: "Zu viele Anfragen an {webhook} sind fehlgeschlagen, deshalb hat Redrive zwischen {first} und {last} {count}-mal aufgehört zu senden. Ereignisse warten, keines geht verloren.",
+        },
+        next: "Sehen Sie sich die Fehler an und reparieren Sie den Empfänger. Redrive versucht es von selbst wieder und sendet das Wartende, sobald das gelingt.",
+    },
+    circuit_recovered: KindWords {
+        name: "Anfragen, die wieder gelingen",
+        subject: Counted {
+            one: "{webhook} funktioniert wieder",
+            many: "{webhook} hat sich {count}-mal erholt",
+        },
+        happened: Counted {
+            one: "Anfragen an {webhook} gelingen seit {last} wieder. Was gewartet hat, wird jetzt gesendet.",
+            many: "Anfragen an {webhook} gelangen zwischen {first} und {last} {count}-mal wieder. Was gewartet hat, wird jetzt gesendet.",
+        },
+        next: "Es ist nichts zu tun. Kommt das oft vor, ist der Empfänger vielleicht zu langsam oder zu klein.",
+    },
+    webhook_disabled: KindWords {
+        name: "abgeschaltete Webhooks",
+        subject: Counted {
+            one: "{webhook} wurde abgeschaltet",
+            many: "{webhook} wurde {count}-mal abgeschaltet",
+        },
+        happened: Counted {
+            one: "Redrive hat {webhook} am {last} abgeschaltet. Es werden keine Ereignisse mehr dorthin gesendet; was gewartet hat, wurde abgebrochen.",
+            many: "Redrive hat {webhook} {count}-mal abgeschaltet, zuerst am {first} und zuletzt am {last}. Es werden keine Ereignisse mehr dorthin gesendet; was gewartet hat, wurde abgebrochen.",
+        },
+        next: "Reparieren Sie den Empfänger oder berichtigen Sie die URL, schalten Sie den Webhook wieder ein und senden Sie nach, was er verpasst hat.",
+    },
+    delivery_dead: KindWords {
+        name: "aufgegebene Zustellungen",
+        subject: Counted {
+            one: "Eine Zustellung an {webhook} wurde aufgegeben",
+            many: "{count} Zustellungen an {webhook} wurden aufgegeben",
+        },
+        happened: Counted {
+            one: "Eine Zustellung an {webhook} ist am {last} endgültig gescheitert: Sie wird nicht von selbst wiederholt und liegt bei den unzustellbaren.",
+            many: "{count} Zustellungen an {webhook} sind zwischen {first} und {last} endgültig gescheitert: Sie werden nicht von selbst wiederholt und liegen bei den unzustellbaren.",
+        },
+        next: "Finden Sie heraus, warum der Empfänger sie nicht angenommen hat, reparieren Sie ihn und wiederholen Sie die unzustellbaren, bevor sie vergessen werden.",
+    },
+    dns_failing: KindWords {
+        name: "Rechnernamen, die nicht aufgelöst werden",
+        subject: Counted {
+            one: "Der Rechnername von {webhook} wird nicht aufgelöst",
+            many: "Der Rechnername von {webhook} wurde {count}-mal nicht aufgelöst",
+        },
+        happened: Counted {
+            one: "Bei den meisten Versuchen der letzten Minuten vor {last} konnte der Rechnername von {webhook} nicht aufgelöst werden.",
+            many: "{count}-mal zwischen {first} und {last} konnte der Rechnername von {webhook} bei den meisten Versuchen einiger Minuten nicht aufgelöst werden.",
+        },
+        next: "Prüfen Sie die Schreibweise der URL, und ob ihr Rechnername im DNS steht und seine Namensserver antworten.",
+    },
+    secret_due: KindWords {
+        name: "Geheimnisse, die erneuert werden sollten",
+        subject: Counted {
+            one: "Das Geheimnis von {webhook} sollte erneuert werden",
+            many: "Das Geheimnis von {webhook} sollte erneuert werden ({count} Erinnerungen)",
+        },
+        happened: Counted {
+            one: "Das Geheimnis, das Anfragen an {webhook} unterschreibt, ist alt. Das fiel am {last} auf.",
+            many: "Das Geheimnis, das Anfragen an {webhook} unterschreibt, ist alt. Das fiel zwischen {first} und {last} {count}-mal auf.",
+        },
+        next: "Erneuern Sie das Geheimnis. Das alte unterschreibt noch eine Weile mit, so dass der Empfänger in Ruhe umgestellt werden kann.",
+    },
+    quota_reached: KindWords {
+        name: "aufgebrauchte Kontingente",
+        subject: Counted {
+            one: "Ein Kontingent von {tenant} ist aufgebraucht",
+            many: "Ein Kontingent von {tenant} ist aufgebraucht: {count} Ablehnungen",
+        },
+        happened: Counted {
+            one: "Am {last} wurde {tenant} etwas abgelehnt, weil ein Kontingent aufgebraucht ist.",
+            many: "Zwischen {first} und {last} wurde {tenant} {count}-mal etwas abgelehnt, weil ein Kontingent aufgebraucht ist.",
+        },
+        next: "Veröffentlichen Sie das Abgelehnte noch einmal, wenn wieder Platz ist, oder bitten Sie den Betreiber um ein größeres Kontingent.",
+    },
+    reasons: &[
+        ("permanent", "der Empfänger hat es endgültig abgelehnt"),
+        ("exhausted", "alle Versuche sind fehlgeschlagen"),
+        ("tls_limit", "es kam keine sichere Verbindung zustande"),
+        ("blocked_address", "die Adresse darf nicht angerufen werden"),
+        ("expired", "die Zeit war abgelaufen"),
+        ("dns", "der Rechnername konnte nicht aufgelöst werden"),
+        ("gone", "der Empfänger hat mit 410 Gone geantwortet"),
+        ("failing", "zu lange ist jede Anfrage fehlgeschlagen"),
+        ("not_verified", "der Empfänger hat die Prüfzahl nicht zurückgesandt"),
+    ],
+    thousands: '.',
+    webhook: "Webhook",
+    tenant: "Mandant",
+    reason: "Grund",
+    details: "Einzelheiten",
+    event_type: "Ereignisart der letzten",
+    delivery: "Zustellung, die letzte",
+    when: "Wann",
+    how_often: "Wie oft",
+    first: "Zuerst",
+    last: "Zuletzt",
+    until: "Wieder versucht um",
+    what_to_do: "Was zu tun ist",
+    open: "In der Übersicht öffnen",
+    why_you: "Sie bekommen dies, weil {address} über {tenant} unterrichtet werden soll. Ein Programm hat es verschickt; Antworten werden nicht gelesen.",
+    unsubscribe: "Keine Nachrichten mehr über {kind}",
+    ask: "Um keine Nachrichten mehr über {kind} zu bekommen, bitten Sie die Betreuer von {tenant}, sie stummzuschalten.",
+    page: PageWords {
+        title: "Keine Nachrichten mehr?",
+        question: "Soll {address} von {tenant} keine Nachrichten mehr über {kind} bekommen? Nachrichten über anderes kommen weiterhin.",
+        button: "Keine Nachrichten mehr darüber",
+        done_title: "Erledigt",
+        done: "{address} bekommt von {tenant} keine Nachrichten mehr über {kind}.",
+        back: "Die Betreuer von {tenant} können sie wieder einschalten.",
+        bad_title: "Dieser Verweis funktioniert nicht",
+        bad: "Vielleicht ist er abgeschnitten, oder die Anlage hat seither neue Schlüssel bekommen. Bitten Sie die Betreuer Ihrer Webhooks, die Nachrichten stummzuschalten, oder nehmen Sie den Verweis aus einer neueren.",
+    },
+};
