@@ -359,8 +359,8 @@ async fn the_figures_have_their_names() {
         "webhook_circuit_breaker_state{state=\"half_open\"} 0",
         "webhook_circuits_open_over_1h 0",
         "webhook_circuit_blocked_deliveries 1",
-        "webhook_worker_pool_utilization{pool=\"default\"} 0",
-        "webhook_worker_pool_utilization{pool=\"gold\"} 0",
+        "webhook_worker_pool_utilization{pool=\"default\"} 0.0",
+        "webhook_worker_pool_utilization{pool=\"gold\"} 0.0",
         "webhook_circuit_breaker_transitions_total{from_state=\"closed\",to_state=\"open\"} 1",
     ] {
         assert!(text.lines().any(|had| had == line), "no line {line} in:\n{text}");

@@ -19,6 +19,7 @@ pub(super) use self::counted::Counting;
 use self::counted::{CROWDED, Counted};
 use super::App;
 
+/// A part of the whole, from 0 to 1.
 type Share = Gauge<f64, AtomicU64>;
 /// One label and its value.
 type Label = [(&'static str, String); 1];
@@ -49,11 +50,11 @@ fn by_label(
     name: &str,
     help: &str,
     label: &'static str,
-    values: impl IntoIterator<Item = (String, f64)>,
+    values: impl IntoIterator<Item = (String, u64)>,
 ) {
-    let family = Family::<Label, Share>::default();
+    let family = Family::<Label, Gauge>::default();
     for (value, number) in values {
-        family.get_or_create(&[(label, value)]).set(number);
+        family.get_or_create(&[(label, value)]).set(i64::try_from(number).unwrap_or(i64::MAX));
     }
     registry.register(name, help, family);
 }
@@ -81,12 +82,14 @@ impl App {
     fn of_this_node(&self, registry: &mut Registry) {
         let load = self.engine.load();
         let used = load.unsettled as f64 / load.slots.max(1) as f64;
-        by_label(
-            registry,
+        let pools = Family::<Label, Share>::default();
+        for pool in &self.rules.pools {
+            pools.get_or_create(&[("pool", pool.clone())]).set(used);
+        }
+        registry.register(
             "webhook_worker_pool_utilization",
             "The share of this node's sending slots that is taken, shown for each pool it sends for",
-            "pool",
-            self.rules.pools.iter().map(|pool| (pool.clone(), used)),
+            pools,
         );
         let slots = if self.rules.pools.is_empty() { 0 } else { load.slots };
         let idle = slots.saturating_sub(load.unsettled);
@@ -95,7 +98,7 @@ impl App {
             "webhook_workers",
             "This node's sending slots: active ones have a request whose outcome is not stored yet",
             "state",
-            [("active".to_owned(), load.unsettled as f64), ("idle".to_owned(), idle as f64)],
+            [("active".to_owned(), load.unsettled as u64), ("idle".to_owned(), idle as u64)],
         );
         gauge(
             registry,
@@ -124,7 +127,7 @@ impl App {
                 CircuitState::Open => circuits.open,
                 CircuitState::HalfOpen => circuits.half_open,
             };
-            (state.name().to_owned(), count as f64)
+            (state.name().to_owned(), count as u64)
         });
         by_label(
             registry,
@@ -152,7 +155,7 @@ fn of_the_store(registry: &mut Registry, counted: &Counted) {
         Priority::ALL
             .into_iter()
             .zip(vitals.waiting)
-            .map(|(priority, count)| (priority.name().to_owned(), count as f64)),
+            .map(|(priority, count)| (priority.name().to_owned(), count)),
     );
     let help = "Dead deliveries that were not redriven, of the whole store: take the max, not the sum";
     gauge(registry, "webhook_dlq_size", help, vitals.dead);
