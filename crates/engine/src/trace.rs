@@ -150,7 +150,7 @@ pub(crate) struct Publishing {
 impl Publishing {
     /// What became of it.
     pub(crate) fn ends(mut self, became: &Result<Receipt, PublishError>) {
-        self.became = Some(became.as_ref().map(Clone::clone).map_err(ToString::to_string));
+        self.became = Some(became.clone().map_err(|error| error.to_string()));
     }
 }
 

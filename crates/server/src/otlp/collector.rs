@@ -34,7 +34,7 @@ pub(super) struct NotTaken {
     pub(super) later: bool,
 }
 
-fn later(why: impl ToString) -> NotTaken {
+fn later(why: &(impl ToString + ?Sized)) -> NotTaken {
     NotTaken { why: why.to_string(), later: true }
 }
 
