@@ -1,7 +1,7 @@
 //! `/v1/notifications`: what owners were told.
 
 use axum::extract::State;
-use redrive_core::{DeliveryId, NoticeId, Time, WebhookId, notice::Kind};
+use redrive_core::{DeliveryId, NoticeId, TenantId, Time, WebhookId, notice::Kind};
 use redrive_store::StoredNotice;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -24,6 +24,9 @@ pub(crate) struct NotificationView {
     /// Its id; also the idempotency key of its event.
     #[schema(value_type = String)]
     id: NoticeId,
+    /// Whose it is.
+    #[schema(value_type = String)]
+    tenant_id: TenantId,
     /// What happened.
     kind: Kind,
     /// The webhook that it is about; null if it is about the tenant as a whole.
@@ -75,6 +78,7 @@ impl From<StoredNotice> for NotificationView {
         let StoredNotice { notice, event, mail, next_at, error, .. } = stored;
         Self {
             id: notice.id,
+            tenant_id: notice.tenant,
             kind: notice.kind,
             webhook_id: notice.webhook,
             count: notice.count,
