@@ -25,8 +25,11 @@ const PAUSE: Duration = Duration::from_millis(100);
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// Notices made, or sent, in one step. Two ids are made for each, since what is told may have a counterpart.
 const STEP: usize = 50;
-/// How long a notice is left to the node that has taken it.
-const HOLD: Duration = Duration::from_secs(300);
+/// How long a notice is left to the node that has taken it, which may be dead: to publish it, and to send mails too.
+const HOLD: Duration = Duration::from_secs(10);
+const HOLD_TO_MAIL: Duration = Duration::from_secs(60);
+/// How long one try to send its mails may take: less than it is left to this node.
+const MAILING: Duration = Duration::from_secs(50);
 /// How long it is tried to send a mail.
 const PATIENCE: Duration = Duration::from_secs(3 * 24 * 3600);
 /// Mails on their way at once.
@@ -169,7 +172,8 @@ impl Inner {
         let fresh = (0..2 * STEP).map(|_| NoticeId::new(now, &clock::randomness())).collect();
         let made = self.store.make_notices(now, self.settings.folds, fresh).await?;
         let room = STEP.min(self.notifying.mailing.available_permits());
-        let taken = self.store.take_notices(now, now + HOLD, room).await?;
+        let hold = if self.settings.post.is_some() { HOLD_TO_MAIL } else { HOLD };
+        let taken = self.store.take_notices(now, now + hold, room).await?;
         let more = made + taken.len() > 0;
         for notice in taken {
             self.tell(notice).await?;
@@ -209,11 +213,12 @@ impl Inner {
 
     async fn mail(&self, post: &Post, notice: StoredNotice, webhook: Option<Webhook>) -> Told {
         let (id, tries) = (notice.notice.id, notice.tries);
-        let (why, never) = match post.0.send(notice, webhook).await {
-            Ok(Mailed::Sent) => return Told::Over(Telling::Told, None),
-            Ok(Mailed::Nobody) => return Told::Over(Telling::Nobody, None),
-            Err(MailError::Later(why)) => (why, false),
-            Err(MailError::Never(why)) => (why, true),
+        let (why, never) = match tokio::time::timeout(MAILING, post.0.send(notice, webhook)).await {
+            Ok(Ok(Mailed::Sent)) => return Told::Over(Telling::Told, None),
+            Ok(Ok(Mailed::Nobody)) => return Told::Over(Telling::Nobody, None),
+            Ok(Err(MailError::Later(why))) => (why, false),
+            Ok(Err(MailError::Never(why))) => (why, true),
+            Err(_) => (format!("not all of its mails were sent within {} s", MAILING.as_secs()), false),
         };
         let why: String = why.chars().filter(|char| *char != '\0').take(ERROR).collect();
         let now = self.clock.now();
