@@ -158,7 +158,7 @@ async fn ten_thousand_dead_deliveries_give_a_handful_of_mails() {
 async fn a_mail_survives_a_server_that_is_down_and_a_kill() {
     let smtp = Smtp::start(Protection::Plain);
     smtp.go_down();
-    // A minute takes a second: what a node had when it died is left to it for some minutes.
+    // A minute takes a second: what a node had when it died is left to it for a minute.
     let mut redrive = Redrive::start_with(setup(&smtp).env("REDRIVE_DEV_CLOCK_SPEED", "60")).await;
     let api = redrive.api();
     let (_receiver, _) = refusing(&api, json!({})).await;

@@ -39,7 +39,7 @@ async fn survives_kills(setup: Setup) {
             redrive.api().publish("order.created", json!({"round": round, "n": n})).await;
         }
         // Between the answers, their record, the notice, its event and the event's delivery: somewhere else each time.
-        refusing.wait_for(refusing.count().max(1)).await;
+        refusing.wait_for(5 * (round as usize + 1)).await;
         tokio::time::sleep(Duration::from_millis(23 * round)).await;
         redrive.kill();
         redrive.restart().await;

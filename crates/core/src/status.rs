@@ -49,6 +49,8 @@ pub struct Observed {
     pub broker: Option<bool>,
     /// Whether the node that was asked is shutting down.
     pub draining: bool,
+    /// Whether the store did not say in time how much there is.
+    pub uncounted: bool,
     /// Deliveries that wait in the store.
     pub waiting: Option<u64>,
     /// Pools that nobody sends for and that have something due.
@@ -89,6 +91,10 @@ impl Observed {
         if let Some(why) = &self.store_down {
             let message = format!("the store takes no writes: {why}; publishing is refused until it does");
             findings.add(Level::Critical, "store_down", message);
+        }
+        if self.uncounted && self.store_down.is_none() {
+            let message = "the store did not say in time what waits and what is dead: ask again, and see how busy it is";
+            findings.add(Level::Warning, "uncounted", message);
         }
         if self.redis == Some(false) {
             let message = "Redis does not answer: nodes go by what they know; see docs/operations/redis.md";
@@ -180,12 +186,15 @@ mod tests {
         assert_eq!(codes(&well()), []);
         assert_eq!(worst(&well().findings()), Level::Ok);
         assert_eq!(codes(&Observed::default()), [], "what cannot be seen is not judged");
+        let away = Observed { store_down: Some("away".into()), uncounted: true, ..well() };
+        assert_eq!(codes(&away), [(Level::Critical, "store_down")], "and why is told once");
     }
 
     #[test]
     fn each_thing_beyond_its_bounds_is_told_by_itself() {
         let cases = [
             (Observed { store_down: Some("away".into()), ..well() }, (Level::Critical, "store_down")),
+            (Observed { uncounted: true, ..well() }, (Level::Warning, "uncounted")),
             (Observed { redis: Some(false), ..well() }, (Level::Warning, "redis_down")),
             (Observed { broker: Some(false), ..well() }, (Level::Warning, "rabbitmq_down")),
             (Observed { draining: true, ..well() }, (Level::Warning, "draining")),

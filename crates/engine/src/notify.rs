@@ -15,7 +15,10 @@ use redrive_core::{
 use redrive_store::{Channel, StoreError, StoredNotice, Telling, Told};
 use tokio::sync::{Notify, Semaphore};
 
-use crate::{Draft, Engine, Inner, PublishError, clock};
+use crate::{
+    Draft, Engine, Inner, PublishError,
+    clock::{self, ticks},
+};
 
 /// The longest time between two looks, should a ring be missed, or another node have died before it told.
 const LOOK: Duration = Duration::from_secs(5);
@@ -32,8 +35,12 @@ const HOLD_TO_MAIL: Duration = Duration::from_secs(60);
 const MAILING: Duration = Duration::from_secs(50);
 /// How long it is tried to send a mail.
 const PATIENCE: Duration = Duration::from_secs(3 * 24 * 3600);
-/// Mails on their way at once.
+/// Notices whose mails are on their way at once, and how long another waits then.
 const MAILS: usize = 64;
+const BUSY: Duration = Duration::from_secs(1);
+/// How often a node writes down that the same quota of a tenant is used up, and of how many it remembers that.
+const QUOTA_NOTED: Duration = Duration::from_secs(60);
+const QUOTAS: usize = 10_000;
 /// The longest error that is kept.
 const ERROR: usize = 500;
 
@@ -83,8 +90,8 @@ pub(crate) struct Notifying {
     alarm: Notify,
     /// Webhooks whose hosts' names could not be looked up lately.
     suspects: Mutex<HashMap<WebhookId, TenantId>>,
-    /// When it was last written down that a tenant's quota is used up.
-    quotas: Mutex<HashMap<TenantId, Time>>,
+    /// When it was last written down that a tenant's quota is used up, and which.
+    quotas: Mutex<HashMap<(TenantId, &'static str), Time>>,
     mailing: Arc<Semaphore>,
 }
 
@@ -109,25 +116,30 @@ impl Notifying {
 impl Engine {
     /// Something was refused to a tenant because its quota is used up. Written down beside whatever goes on, and once
     /// in a while: somebody may be refused very often.
-    pub fn quota_reached(&self, tenant: &TenantId, reason: &str, message: &str, until: Option<Time>) {
+    pub fn quota_reached(&self, tenant: &TenantId, reason: &'static str, message: &str, until: Option<Time>) {
         let inner = &self.0;
-        let now = inner.clock.now();
+        let (key, now) = ((tenant.clone(), reason), inner.clock.now());
         {
             let mut noted = inner.notifying.quotas.lock();
-            noted.retain(|_, at| now < *at + inner.settings.folds.remind);
-            if noted.contains_key(tenant) {
+            if noted.get(&key).is_some_and(|at| now < *at + QUOTA_NOTED) {
                 return;
             }
-            noted.insert(tenant.clone(), now);
+            if noted.len() >= QUOTAS {
+                noted.retain(|_, at| now < *at + QUOTA_NOTED);
+            }
+            if noted.len() >= QUOTAS {
+                return;
+            }
+            noted.insert(key.clone(), now);
         }
         let (reason, message) = (Some(reason.to_owned()), Some(message.to_owned()));
         let facts = Facts { reason, message, until, ..Facts::default() };
         let cause = causes::cause(tenant, None, Kind::QuotaReached, now, facts);
-        let (engine, tenant) = (self.clone(), tenant.clone());
+        let engine = self.clone();
         inner.runtime.spawn(async move {
             if let Err(error) = engine.note(vec![cause]).await {
                 tracing::debug!(%error, "that a quota is used up is told later");
-                engine.0.notifying.quotas.lock().remove(&tenant);
+                engine.0.notifying.quotas.lock().remove(&key);
             }
         });
     }
@@ -171,49 +183,91 @@ impl Inner {
         }
         let fresh = (0..2 * STEP).map(|_| NoticeId::new(now, &clock::randomness())).collect();
         let made = self.store.make_notices(now, self.settings.folds, fresh).await?;
-        let room = STEP.min(self.notifying.mailing.available_permits());
         let hold = if self.settings.post.is_some() { HOLD_TO_MAIL } else { HOLD };
-        let taken = self.store.take_notices(now, now + hold, room).await?;
+        let (taken, since) = (self.store.take_notices(now, now + hold, STEP).await?, ticks());
         let more = made + taken.len() > 0;
+        let mut failed = None;
+        // One that cannot be told must not keep those after it from being told.
         for notice in taken {
-            self.tell(notice).await?;
+            if let Err(error) = self.tell(notice, since).await {
+                failed.get_or_insert(error);
+            }
         }
-        Ok(more.then_some(now))
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(more.then_some(now)),
+        }
     }
 
-    /// Sends a notice on every way on which it is to be sent.
-    async fn tell(self: &Arc<Self>, notice: StoredNotice) -> Result<(), StoreError> {
+    /// Sends a notice on every way on which it is to be sent. It has been this node's since then.
+    async fn tell(self: &Arc<Self>, notice: StoredNotice, since: Duration) -> Result<(), StoreError> {
         let id = notice.notice.id;
         let webhook = match notice.notice.webhook {
-            Some(webhook) => self.store.webhooks_by_id(vec![webhook]).await?.pop(),
+            Some(webhook) => match self.store.webhooks_by_id(vec![webhook]).await {
+                // One that cannot be read is told of without its name.
+                Err(StoreError::Refused(_)) => None,
+                found => found?.pop(),
+            },
             None => None,
         };
+        // The mail first: it has less time the later it begins.
+        if notice.mail == Telling::Waiting {
+            self.begin_mailing(&notice, webhook.clone(), since).await?;
+        }
         if notice.event == Telling::Waiting {
-            let told = self.publish_notice(&notice, webhook.as_ref()).await?;
+            let told = match self.publish_notice(&notice, webhook.as_ref()).await {
+                Err(StoreError::Refused(why)) => Told::Over(Telling::GivenUp, Some(why)),
+                told => told?,
+            };
+            if let Told::Over(Telling::GivenUp, error) = &told {
+                let (tenant, error) = (&notice.notice.tenant, error.as_deref().unwrap_or_default());
+                tracing::error!(notice_id = %id, %tenant, error, "a notice is not told to webhooks: it is given up on");
+            }
+            self.metrics.notices.count(Channel::Event, &told);
             self.store.notice_told(id, Channel::Event, told).await?;
         }
-        if notice.mail != Telling::Waiting {
-            return Ok(());
-        }
-        let (Some(post), Ok(turn)) =
-            (self.settings.post.clone(), self.notifying.mailing.clone().try_acquire_owned())
-        else {
-            return self.store.notice_told(id, Channel::Mail, Told::Over(Telling::Nobody, None)).await;
+        Ok(())
+    }
+
+    /// Has a notice's mails sent beside whatever goes on.
+    async fn begin_mailing(
+        self: &Arc<Self>,
+        notice: &StoredNotice,
+        webhook: Option<Webhook>,
+        since: Duration,
+    ) -> Result<(), StoreError> {
+        let id = notice.notice.id;
+        let Some(post) = self.settings.post.clone() else {
+            let nobody = Told::Over(Telling::Nobody, None);
+            self.metrics.notices.count(Channel::Mail, &nobody);
+            return self.store.notice_told(id, Channel::Mail, nobody).await;
         };
-        let inner = self.clone();
+        let Ok(turn) = self.notifying.mailing.clone().try_acquire_owned() else {
+            let later = Told::Later(self.clock.now() + BUSY, "many other mails are on their way".into());
+            return self.store.notice_told(id, Channel::Mail, later).await;
+        };
+        let (inner, notice) = (self.clone(), notice.clone());
         self.runtime.spawn(async move {
-            let told = inner.mail(&post, notice, webhook).await;
+            let left = MAILING.saturating_sub(ticks().saturating_sub(since));
+            let told = inner.mail(&post, notice, webhook, left).await;
+            inner.metrics.notices.count(Channel::Mail, &told);
             if let Err(error) = inner.store.notice_told(id, Channel::Mail, told).await {
-                tracing::warn!(notice = %id, %error, "what came of a mail cannot be stored; it is sent again");
+                tracing::warn!(notice_id = %id, %error, "what came of a mail cannot be stored; it is sent again");
             }
             drop(turn);
         });
         Ok(())
     }
 
-    async fn mail(&self, post: &Post, notice: StoredNotice, webhook: Option<Webhook>) -> Told {
-        let (id, tries) = (notice.notice.id, notice.tries);
-        let (why, never) = match tokio::time::timeout(MAILING, post.0.send(notice, webhook)).await {
+    async fn mail(
+        &self,
+        post: &Post,
+        notice: StoredNotice,
+        webhook: Option<Webhook>,
+        left: Duration,
+    ) -> Told {
+        let (id, tries, tenant) = (notice.notice.id, notice.tries, notice.notice.tenant.clone());
+        let (why, never) = match tokio::time::timeout(left, post.0.send(notice, webhook)).await {
             Ok(Ok(Mailed::Sent)) => return Told::Over(Telling::Told, None),
             Ok(Ok(Mailed::Nobody)) => return Told::Over(Telling::Nobody, None),
             Ok(Err(MailError::Later(why))) => (why, false),
@@ -223,10 +277,10 @@ impl Inner {
         let why: String = why.chars().filter(|char| *char != '\0').take(ERROR).collect();
         let now = self.clock.now();
         if never || now.since(id.time()) >= PATIENCE {
-            tracing::error!(notice = %id, why, "a notice is not sent as a mail: it is given up on");
+            tracing::error!(notice_id = %id, %tenant, error = why, "a notice is not sent as a mail: it is given up on");
             return Told::Over(Telling::GivenUp, Some(why));
         }
-        tracing::warn!(notice = %id, tries, why, "a mail is sent later");
+        tracing::warn!(notice_id = %id, %tenant, attempt = tries, error = why, "a mail is sent later");
         Told::Later(now + wait_after(tries), why)
     }
 

@@ -255,6 +255,37 @@ async fn what_fails_for_now_arrives_later_under_the_same_id() {
 }
 
 #[tokio::test]
+async fn a_recipient_that_has_to_wait_keeps_nobody_else_waiting() {
+    let smtp = Smtp::start(Protection::Plain);
+    let world = World::new(&smtp, Protection::Plain, "", wishes(&["ops@example.com"])).await;
+    let notice = world.notice(1, Kind::DeliveryDead);
+    smtp.answer_to("jane@example.com", "452 4.2.2 the sender sees a full mailbox");
+    let posted = world.post(&notice).await;
+    assert!(matches!(&posted, Posted::Later(why) if why.starts_with("jane@example.com: ")), "{posted:?}");
+    assert_eq!(smtp.wait_for(1).await[0].to, ["ops@example.com"], "jane is the first of the two");
+    smtp.answer_to("jane@example.com", "");
+    assert_eq!(world.post(&notice).await, Posted::Sent);
+    assert_eq!(smtp.wait_for(2).await[1].to, ["jane@example.com"]);
+}
+
+#[tokio::test]
+async fn an_answer_that_nobody_waits_for_is_not_taken_for_that_to_another_mail() {
+    let smtp = Smtp::start(Protection::Plain);
+    let world = World::new(&smtp, Protection::Plain, "timeout = \"10s\"", wishes(&[])).await;
+    // A first mail, so that there is a connection to use again.
+    assert_eq!(world.post(&world.notice(1, Kind::DeliveryDead)).await, Posted::Sent);
+    smtp.answer_with("hang");
+    let cut_off = world.notice(2, Kind::DeliveryDead);
+    assert!(tokio::time::timeout(Duration::from_millis(500), world.post(&cut_off)).await.is_err());
+    smtp.answer_with("550 5.1.1 no such user");
+    let posted = world.post(&world.notice(3, Kind::DeliveryDead)).await;
+    assert!(matches!(&posted, Posted::Refused(why) if why.contains("no such user")), "{posted:?}");
+    smtp.answer_with("");
+    assert_eq!(world.post(&world.notice(4, Kind::DeliveryDead)).await, Posted::Sent);
+    assert_eq!(smtp.wait_for(2).await.len(), 2);
+}
+
+#[tokio::test]
 async fn a_recipient_that_is_refused_for_good_is_given_up_and_the_others_are_not() {
     let smtp = Smtp::start(Protection::Plain);
     let world = World::new(&smtp, Protection::Plain, "", wishes(&["ops@example.com"])).await;

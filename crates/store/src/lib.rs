@@ -12,6 +12,7 @@ pub mod copy;
 mod error;
 mod lead;
 mod model;
+mod overdue;
 pub mod postgres;
 mod sealed;
 pub mod sqlite;
@@ -460,18 +461,6 @@ pub trait Upkeep {
     fn vitals(&self) -> Answer<'_, Vitals>;
     /// How many tenants have more dead letters than this.
     fn crowded(&self, dead: usize) -> Answer<'_, u64>;
-}
-
-/// The earliest time of each pool, of those that are there by now.
-fn earliest(seen: Vec<(String, Option<Time>)>, now: Time) -> BTreeMap<String, Time> {
-    let mut earliest = BTreeMap::new();
-    for (pool, due) in seen {
-        if let Some(due) = due.filter(|due| *due <= now) {
-            let known = earliest.entry(pool).or_insert(due);
-            *known = due.min(*known);
-        }
-    }
-    earliest
 }
 
 /// Taking payloads away for good, while their history stays.

@@ -1,6 +1,7 @@
 //! A notice as the data of an event, which operational webhooks receive.
 
 use serde::Serialize;
+use url::Url;
 
 use super::{Kind, Notice};
 use crate::{
@@ -29,7 +30,7 @@ struct Data<'a> {
 #[derive(Serialize)]
 struct About<'a> {
     id: WebhookId,
-    url: Option<&'a str>,
+    host: Option<String>,
     description: Option<&'a str>,
 }
 
@@ -37,7 +38,7 @@ struct About<'a> {
 pub fn event_data(notice: &Notice, webhook: Option<&Webhook>) -> serde_json::Result<Vec<u8>> {
     let about = |id| About {
         id,
-        url: webhook.map(|webhook| shown_url(&webhook.spec.url)),
+        host: webhook.and_then(|webhook| host(&webhook.spec.url)),
         description: webhook.and_then(|webhook| webhook.spec.description.as_deref()),
     };
     let facts = &notice.facts;
@@ -56,9 +57,9 @@ pub fn event_data(notice: &Notice, webhook: Option<&Webhook>) -> serde_json::Res
     })
 }
 
-/// A webhook's URL without its query, where tokens may be.
-pub fn shown_url(url: &str) -> &str {
-    url.split(['?', '#']).next().unwrap_or_default()
+/// Where a webhook's URL leads to. The rest of it may be as good as a password.
+fn host(url: &str) -> Option<String> {
+    Url::parse(url).ok()?.host_str().map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -89,7 +90,7 @@ mod tests {
             id: WebhookId::new(Time::default(), &[2; 10]),
             tenant: TenantId::default(),
             spec: WebhookSpec {
-                url: "https://example.com/hook?token=s3cret#x".into(),
+                url: "https://example.com/s3cret?token=s3cret#x".into(),
                 description: Some("orders".into()),
                 ..WebhookSpec::default()
             },
@@ -104,7 +105,7 @@ mod tests {
         let expected = serde_json::json!({
             "notice_id": notice(None).id.to_string(),
             "kind": "delivery.dead",
-            "webhook": {"id": webhook.id.to_string(), "url": "https://example.com/hook", "description": "orders"},
+            "webhook": {"id": webhook.id.to_string(), "host": "example.com", "description": "orders"},
             "count": 3,
             "first_at": "1970-01-01T00:00:10.000Z",
             "last_at": "1970-01-01T00:00:20.000Z",

@@ -68,9 +68,17 @@ impl<K: Eq + Hash> Capped<K> {
         K: Borrow<Q> + for<'a> From<&'a Q>,
         Q: Eq + Hash + ToString + ?Sized,
     {
-        if let Some(counters) = self.known.read().get(key) {
-            counters[fate as usize].inc_by(count);
-            return;
+        {
+            let known = self.known.read();
+            let counters = match known.get(key) {
+                Some(counters) => Some(counters),
+                None if known.len() >= self.most => Some(&self.other),
+                None => None,
+            };
+            if let Some(counters) = counters {
+                counters[fate as usize].inc_by(count);
+                return;
+            }
         }
         let mut known = self.known.write();
         if !known.contains_key(key) && known.len() >= self.most {

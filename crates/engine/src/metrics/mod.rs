@@ -2,6 +2,7 @@
 //! as one; the hot path only counts. What a tenant can name never becomes a label here, see `by` for what may.
 
 mod by;
+mod notices;
 mod store;
 
 use prometheus_client::{
@@ -16,7 +17,7 @@ use redrive_egress::Timings;
 use redrive_store::Left;
 
 pub use self::by::Series;
-use self::{by::By, store::StoreHealth};
+use self::{by::By, notices::Notices, store::StoreHealth};
 use crate::{Engine, dispatch::Ready};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -175,6 +176,8 @@ pub struct Metrics {
     transitions: Family<TransitionLabels, Counter>,
     rate_limit_hits: Counter,
     faults: [Counter; 3],
+    /// Tries to tell owners.
+    pub(crate) notices: Notices,
     pruned: Family<KindLabel, Counter>,
     /// Whole months that were dropped.
     pub(crate) months_pruned: Counter,
@@ -223,6 +226,7 @@ impl Metrics {
             transitions: Family::default(),
             rate_limit_hits: Counter::default(),
             faults: Fault::ALL.map(|fault| faults.get_or_create(&KindLabel { kind: fault.name() }).clone()),
+            notices: Notices::new(registry),
             pruned: Family::default(),
             months_pruned: Counter::default(),
             oldest_event: Gauge::default(),

@@ -91,7 +91,12 @@ impl Inner {
         loop {
             let tenants = self.store.retained(after, STEP).await?;
             for (tenant, _) in &tenants {
-                self.look_at_secrets_of(tenant, rotate_after).await?;
+                match self.look_at_secrets_of(tenant, rotate_after).await {
+                    Err(StoreError::Refused(error)) => {
+                        tracing::warn!(%tenant, error, "the age of a tenant's secrets cannot be told");
+                    }
+                    looked => looked?,
+                }
                 if self.stop.is_cancelled() {
                     return Ok(());
                 }

@@ -2,7 +2,7 @@
 //!
 //! It answers while the store does not: then without what only the store knows.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use redrive_core::{
     Role, Time,
@@ -65,12 +65,12 @@ impl Status<'_> {
 
 impl App {
     /// How the installation is doing.
-    pub async fn status(&self) -> Status<'_> {
+    pub async fn status(self: &Arc<Self>) -> Status<'_> {
         let now = self.engine.clock().now();
-        let (works, nodes, vitals, overdue) = tokio::join!(
+        let (works, nodes, counted, overdue) = tokio::join!(
             self.store_works(),
             timeout(PATIENCE, self.engine.nodes()),
-            timeout(PATIENCE, self.store().vitals()),
+            self.counted(),
             timeout(PATIENCE, self.store().overdue(now)),
         );
         let mut status = Status {
@@ -80,11 +80,12 @@ impl App {
             epoch: self.engine.epoch(),
             load: self.engine.load(),
             now,
-            store_down: works.err().map(|error| error.to_string()),
+            store_down: works.as_ref().err().map(ToString::to_string),
             nodes: nodes.ok().and_then(Result::ok).unwrap_or_default(),
             redis: self.engine.redis_up(),
             broker: self.engine.broker_up(),
-            vitals: vitals.ok().and_then(Result::ok),
+            // What was counted before the store went away is no news.
+            vitals: counted.filter(|_| works.is_ok()).map(|counted| counted.vitals),
             overdue: overdue.ok().and_then(Result::ok),
             circuits: self.engine.circuits(),
             findings: Vec::new(),
@@ -105,6 +106,7 @@ impl App {
             draining: self.is_draining(),
             waiting: status.vitals.as_ref().map(|vitals| vitals.waiting.iter().sum()),
             unserved: unserved.into_iter().map(|(pool, _)| pool).collect(),
+            uncounted: status.vitals.is_none() || status.overdue.is_none(),
             lag: late,
             slots: (status.load.unsettled, status.load.slots),
             open: (status.circuits.open, status.circuits.open_over_an_hour),

@@ -136,8 +136,8 @@ impl Smtp {
                  set smtp.allow_plaintext = true if that is meant",
             ));
         }
-        if !(100..=300_000).contains(&self.timeout.get().as_millis()) {
-            return Err(refused("timeout", "must be from 100ms to 5m"));
+        if !(100..=15_000).contains(&self.timeout.get().as_millis()) {
+            return Err(refused("timeout", "must be from 100ms to 15s"));
         }
         if !(1..=100_000).contains(&self.max_per_minute) {
             return Err(refused("max_per_minute", "must be from 1 to 100000"));

@@ -41,8 +41,7 @@ impl Surface {
                 parts.extensions.insert(client);
                 parts.extensions.insert(scheme);
                 parts.extensions.insert(id.clone());
-                let span =
-                    tracing::debug_span!("request", request_id = id.as_str(), %method, path = uri.path());
+                let span = tracing::debug_span!("request", request_id = id.as_str(), %method, path = shown(uri.path()));
                 let request = Request::from_parts(parts, Body::new(body));
                 whatever_happens(self.router.clone().call(request).instrument(span)).await
             }
@@ -78,10 +77,16 @@ async fn whatever_happens(
     caught.await.unwrap_or_else(|| Problem::internal().into_response())
 }
 
+/// A path as the log may have it: whoever knows one that ends mails can do so.
+fn shown(path: &str) -> &str {
+    const ENDS_MAILS: &str = "/unsubscribe/";
+    if path.starts_with(ENDS_MAILS) { ENDS_MAILS } else { path }
+}
+
 /// A request that failed for no fault of its own is worth a line, unless the store is at fault, of which the
 /// engine tells once for all. Of other failures whoever asks for details is told.
 fn log_failure(status: StatusCode, id: &RequestId, method: &Method, uri: &Uri, client: ClientAddr) {
-    let (request_id, path, client, status) = (id.as_str(), uri.path(), client.0, status.as_u16());
+    let (request_id, path, client, status) = (id.as_str(), shown(uri.path()), client.0, status.as_u16());
     match status {
         503 | ..500 => tracing::debug!(request_id, %method, path, %client, status, "a request was refused"),
         _ => tracing::error!(request_id, %method, path, %client, status, "a request failed"),

@@ -34,7 +34,7 @@ use self::{
 use crate::config::{ConfigError, Smtp};
 
 /// Notices whose recipients are remembered until all of them are served.
-const REMEMBERED: usize = 1_000;
+const REMEMBERED: usize = 10_000;
 
 /// What became of a notice.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,7 +105,7 @@ impl Mails {
     }
 
     async fn send_all(&self, notice: &Notice, about: &About, to: &[String], language: Language) -> Posted {
-        let mut refused = Vec::new();
+        let (mut refused, mut deferred) = (Vec::new(), None);
         for address in to {
             if self.has_reached(notice.id, address) {
                 continue;
@@ -118,14 +118,19 @@ impl Mails {
             match self.send_one(notice, about, address, language).await {
                 Ok(()) => self.note_reached(notice.id, address),
                 Err(Trouble::Refused(why)) => {
-                    tracing::warn!(notice = %notice.id, tenant = %notice.tenant, recipient = %address, reason = %why,
+                    tracing::warn!(notice_id = %notice.id, tenant = %notice.tenant, recipient = %address, error = %why,
                         "an owner cannot be told by mail: correct or remove the address");
                     self.note_reached(notice.id, address);
                     refused.push(format!("{address}: {why}"));
                 }
-                // What is wrong with one is most often wrong with all.
+                // The others must not wait for this one.
+                Err(Trouble::Deferred(why)) => deferred = Some(format!("{address}: {why}")),
+                // What is wrong with the server is wrong for all.
                 Err(Trouble::Later(why)) => return Posted::Later(why),
             }
+        }
+        if let Some(why) = deferred {
+            return Posted::Later(why);
         }
         self.forget(notice.id);
         if refused.len() == to.len() { Posted::Refused(refused.join("; ")) } else { Posted::Sent }
@@ -229,6 +234,6 @@ pub(crate) async fn send_test(config: &Smtp, to: &str, clock: &Clock) -> Result<
     let id = format!("test-{}", now.millis());
     match way.send(&Letter { to, mail: &mail, id: &id, at: now, unsubscribe: None }).await {
         Ok(()) => Ok(way.from().to_string()),
-        Err(Trouble::Refused(why) | Trouble::Later(why)) => Err(why),
+        Err(Trouble::Refused(why) | Trouble::Deferred(why) | Trouble::Later(why)) => Err(why),
     }
 }

@@ -36,7 +36,9 @@ const KEPT_FOR: Duration = Duration::from_secs(30);
 pub(crate) enum Trouble {
     /// This recipient is refused for good.
     Refused(String),
-    /// It may work later, or once somebody has set something right.
+    /// This mail was not taken now; another may be.
+    Deferred(String),
+    /// No mail goes out now: the server is away, or somebody has to set something right.
     Later(String),
 }
 
@@ -83,14 +85,13 @@ impl Way {
         let transport = self.transport.lock().clone();
         // Each of some steps may take its time, but all together have an end.
         let patience = self.config.timeout.get() * 3;
-        match tokio::time::timeout(patience, transport.send(message)).await {
+        let mut sending = Sending { way: self, answered: false };
+        let sent = tokio::time::timeout(patience, transport.send(message)).await;
+        sending.answered = sent.is_ok();
+        match sent {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(self.explain(&error)),
             Err(_) => {
-                // An answer that comes late must not pass for that to another mail.
-                if let Ok(fresh) = self::transport(&self.config, &self.from) {
-                    *self.transport.lock() = fresh;
-                }
                 let (place, timeout) = (self.place(), patience.as_secs_f32());
                 Err(Trouble::Later(format!(
                     "{place} did not answer within {timeout} s; check that smtp.host and smtp.port name a mail \
@@ -109,6 +110,9 @@ impl Way {
     fn explain(&self, error: &Error) -> Trouble {
         let (place, said) = (self.place(), said(error));
         let Some(code) = error.status().map(u16::from) else {
+            if said.to_lowercase().contains("smtputf8") {
+                return Trouble::Refused(format!("{place} takes no address with such letters ({said})"));
+            }
             return Trouble::Later(self.explain_silence(error, &place, &said));
         };
         let from = self.from.email.to_string().to_lowercase();
@@ -119,11 +123,12 @@ impl Way {
                 "{place} refused the login ({said}); check smtp.username and smtp.password, and whether the \
                  account needs a password for apps"
             )),
-            400..500 => Trouble::Later(format!("{place} cannot take it now ({said}); it is tried again")),
+            421 => Trouble::Later(format!("{place} takes no mails now ({said}); it is tried again")),
+            400..500 => Trouble::Deferred(format!("{place} cannot take it now ({said}); it is tried again")),
             500..=504 => Trouble::Later(format!(
                 "{place} did not understand ({said}); check that smtp.port is one for sending mails, 587 or 465"
             )),
-            _ if about_sender => Trouble::Later(format!(
+            _ if about_sender => Trouble::Deferred(format!(
                 "{place} refused the sender {from} ({said}); set smtp.from to an address that the account may \
                  send from"
             )),
@@ -167,6 +172,23 @@ impl Way {
             "{place} cannot be reached ({said}); check smtp.host and smtp.port, and that a firewall lets this \
              machine through"
         )
+    }
+}
+
+/// A mail on its way. If nobody waits for the answer any more, it must not pass for that to another mail: the connection
+/// is not used again.
+struct Sending<'a> {
+    way: &'a Way,
+    answered: bool,
+}
+
+impl Drop for Sending<'_> {
+    fn drop(&mut self) {
+        if !self.answered
+            && let Ok(fresh) = transport(&self.way.config, &self.way.from)
+        {
+            *self.way.transport.lock() = fresh;
+        }
     }
 }
 

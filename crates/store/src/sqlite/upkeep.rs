@@ -11,22 +11,10 @@ use super::{
     Sqlite,
     convert::{Col, get},
 };
-use crate::{Answer, Upkeep, Vitals, earliest};
-
-/// Each pool with lanes that nobody has taken on, and when the first of them is to be looked into.
-const FREE: &str = "WITH RECURSIVE pools(pool) AS (
-         SELECT (SELECT l.pool FROM lanes l WHERE l.held_by IS NULL AND l.pool > '' ORDER BY l.pool LIMIT 1)
-         UNION ALL
-         SELECT (SELECT l.pool FROM lanes l WHERE l.held_by IS NULL AND l.pool > p.pool ORDER BY l.pool LIMIT 1)
-         FROM pools p WHERE p.pool IS NOT NULL)
-     SELECT p.pool, (SELECT l.wake_at FROM lanes l WHERE l.pool = p.pool AND l.held_by IS NULL
-                     ORDER BY l.wake_at LIMIT 1)
-     FROM pools p WHERE p.pool IS NOT NULL";
-/// The pools of lanes that somebody has taken on, and when the first of each is due.
-const HELD: &str =
-    "SELECT h.pool, (SELECT w.due FROM waiting w WHERE w.webhook = h.webhook AND w.lane = h.lane
-                     ORDER BY w.place, w.seq LIMIT 1)
-     FROM (SELECT webhook, lane, pool FROM lanes WHERE held_by > 0 LIMIT 1000) h";
+use crate::{
+    Answer, Upkeep, Vitals,
+    overdue::{FREE, HELD, earliest},
+};
 
 impl Upkeep for Sqlite {
     fn forget_keys(&self, now: Time, limit: usize) -> Answer<'_, usize> {

@@ -23,8 +23,8 @@ const REST: u32 = 20;
 
 /// What the store has counted.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Counted {
-    pub(super) vitals: Vitals,
+pub(in crate::app) struct Counted {
+    pub(in crate::app) vitals: Vitals,
     /// Due deliveries behind open circuits.
     pub(super) blocked: u64,
     /// Tenants with very many dead letters.
@@ -50,7 +50,7 @@ pub(crate) struct Counting {
 
 impl App {
     /// What the store tells: as of now if that is known in a moment, or else as of the last time.
-    pub(super) async fn counted(self: &Arc<Self>) -> Option<Counted> {
+    pub(in crate::app) async fn counted(self: &Arc<Self>) -> Option<Counted> {
         let last = *self.counting.last.lock();
         let fresh = |counted: &Counted| counted.age() < OLD;
         let patience = if last.as_ref().is_some_and(fresh) { MOMENT } else { PATIENCE };
