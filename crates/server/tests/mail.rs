@@ -1,7 +1,7 @@
 //! Mails over a real mail server: who gets them, what is in them, and what its refusals mean.
 #![allow(clippy::unwrap_used, reason = "a failed test says where")]
 
-use std::{path::Path, sync::Arc};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use redrive_core::{
     NoticeId, TenantId, Time, WebhookId,

@@ -22,7 +22,7 @@ impl Notices {
         let family = Family::<Labels, Counter>::default();
         for channel in ["webhook", "mail"] {
             for fate in ["told", "nobody", "given_up", "later"] {
-                family.get_or_create(&Labels { channel, fate });
+                drop(family.get_or_create(&Labels { channel, fate }));
             }
         }
         let help = "Tries to tell owners, by what became of them; later: it is tried again";
