@@ -47,6 +47,8 @@ pub struct Observed {
     pub redis: Option<bool>,
     /// Whether the broker is there; none where there is none.
     pub broker: Option<bool>,
+    /// Whether mails to owners go out; none where none are sent.
+    pub mail: Option<bool>,
     /// Whether the node that was asked is shutting down.
     pub draining: bool,
     /// Whether the store did not say in time how much there is.
@@ -104,6 +106,10 @@ impl Observed {
             let message =
                 "RabbitMQ is away: ready work goes through the store; see docs/operations/rabbitmq.md";
             findings.add(Level::Warning, "rabbitmq_down", message);
+        }
+        if self.mail == Some(false) {
+            let message = "mails to owners do not go out: the log says why; redrive check-mail finds out whether they do again";
+            findings.add(Level::Warning, "mail_down", message);
         }
         if self.draining {
             findings.add(Level::Warning, "draining", "the node that was asked is shutting down");
@@ -177,6 +183,7 @@ mod tests {
             dead: Some(MANY_DEAD),
             redis: Some(true),
             broker: Some(true),
+            mail: Some(true),
             ..Observed::default()
         }
     }
@@ -197,6 +204,7 @@ mod tests {
             (Observed { uncounted: true, ..well() }, (Level::Warning, "uncounted")),
             (Observed { redis: Some(false), ..well() }, (Level::Warning, "redis_down")),
             (Observed { broker: Some(false), ..well() }, (Level::Warning, "rabbitmq_down")),
+            (Observed { mail: Some(false), ..well() }, (Level::Warning, "mail_down")),
             (Observed { draining: true, ..well() }, (Level::Warning, "draining")),
             (Observed { unserved: vec!["gold".into()], ..well() }, (Level::Critical, "pool_unserved")),
             (Observed { waiting: Some(DEEP + 1), ..well() }, (Level::Critical, "queue_deep")),

@@ -31,7 +31,7 @@ impl Inner {
     fn act_on(self: &Arc<Self>, hook: &Hook, moved: &Moved) {
         let (from, to) = (moved.transition.from, moved.transition.to);
         if from != to {
-            tracing::info!(webhook_id = %moved.webhook, from = from.name(), to = to.name(), "a circuit has moved");
+            tracing::info!(webhook_id = %moved.webhook, tenant = %moved.tenant, from = from.name(), to = to.name(), "a circuit has moved");
             self.metrics.circuit_moved(from, to);
         }
         match moved.saved.blocked_until() {

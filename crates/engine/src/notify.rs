@@ -3,7 +3,17 @@
 pub(crate) mod causes;
 mod watch;
 
-use std::{collections::HashMap, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use redrive_core::{
@@ -93,6 +103,8 @@ pub(crate) struct Notifying {
     /// When it was last written down that a tenant's quota is used up, and which.
     quotas: Mutex<HashMap<(TenantId, &'static str), Time>>,
     mailing: Arc<Semaphore>,
+    /// Whether the last mail did not go out.
+    mail_stuck: AtomicBool,
 }
 
 impl Default for Notifying {
@@ -102,6 +114,7 @@ impl Default for Notifying {
             suspects: Mutex::default(),
             quotas: Mutex::default(),
             mailing: Arc::new(Semaphore::new(MAILS)),
+            mail_stuck: AtomicBool::new(false),
         }
     }
 }
@@ -114,6 +127,11 @@ impl Notifying {
 }
 
 impl Engine {
+    /// Whether mails go out, as far as this node has tried; none if it sends none.
+    pub fn mail_up(&self) -> Option<bool> {
+        self.0.settings.post.as_ref().map(|_| !self.0.notifying.mail_stuck.load(Relaxed))
+    }
+
     /// Something was refused to a tenant because its quota is used up. Written down beside whatever goes on, and once
     /// in a while: somebody may be refused very often.
     pub fn quota_reached(&self, tenant: &TenantId, reason: &'static str, message: &str, until: Option<Time>) {
@@ -268,7 +286,12 @@ impl Inner {
     ) -> Told {
         let (id, tries, tenant) = (notice.notice.id, notice.tries, notice.notice.tenant.clone());
         let (why, never) = match tokio::time::timeout(left, post.0.send(notice, webhook)).await {
-            Ok(Ok(Mailed::Sent)) => return Told::Over(Telling::Told, None),
+            Ok(Ok(Mailed::Sent)) => {
+                if self.notifying.mail_stuck.swap(false, Relaxed) {
+                    tracing::info!("mails to owners go out again");
+                }
+                return Told::Over(Telling::Told, None);
+            }
             Ok(Ok(Mailed::Nobody)) => return Told::Over(Telling::Nobody, None),
             Ok(Err(MailError::Later(why))) => (why, false),
             Ok(Err(MailError::Never(why))) => (why, true),
@@ -280,7 +303,12 @@ impl Inner {
             tracing::error!(notice_id = %id, %tenant, error = why, "a notice is not sent as a mail: it is given up on");
             return Told::Over(Telling::GivenUp, Some(why));
         }
-        tracing::warn!(notice_id = %id, %tenant, attempt = tries, error = why, "a mail is sent later");
+        // Of an outage one line is enough; notices have their own state.
+        if self.notifying.mail_stuck.swap(true, Relaxed) {
+            tracing::debug!(notice_id = %id, %tenant, attempt = tries, error = why, "a mail is sent later");
+        } else {
+            tracing::warn!(notice_id = %id, %tenant, attempt = tries, error = why, "mails to owners do not go out; they are tried again");
+        }
         Told::Later(now + wait_after(tries), why)
     }
 

@@ -301,9 +301,12 @@ async fn settings_name_the_nodes_of_a_shared_store() {
     let _worker = Redrive::start_with(on("back", "worker").arg("--pool").arg("gold")).await;
     let admin = Browser::of(&redrive, redrive.key()).await;
     let text = text_of(&admin.page("/dashboard/admin/settings").await);
-    for shown in
-        ["Store PostgreSQL shared by 2 nodes", "front this one sends nothing", "back gold", "role api"]
-    {
+    for shown in [
+        "Store PostgreSQL shared by 2 nodes",
+        "front this one api sends nothing",
+        "back worker gold",
+        "role api",
+    ] {
         assert!(text.contains(shown), "{shown} is not in: {text}");
     }
     assert!(text.contains("none: it sends nothing"), "{text}");

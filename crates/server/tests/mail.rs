@@ -120,9 +120,9 @@ async fn a_mail_arrives_well_formed_with_the_right_facts_at_each_recipient() {
     )
     .await;
     assert_eq!(world.post(&world.notice(1, Kind::DeliveryDead)).await, Posted::Sent);
-    let mails = smtp.wait_for(3).await;
+    let mails = smtp.wait_for(2).await;
     let to: Vec<_> = mails.iter().map(|mail| mail.to.join(",")).collect();
-    assert_eq!(to, ["jane@example.com", "ops@example.com", "JANE@example.com"]);
+    assert_eq!(to, ["jane@example.com", "ops@example.com"]);
     let mail = &mails[0];
     assert_eq!(mail.defects, [""; 0]);
     assert_eq!(mail.parts, ["multipart/alternative", "text/plain", "text/html"]);

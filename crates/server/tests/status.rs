@@ -78,7 +78,7 @@ async fn who_is_not_an_admin_or_reaches_nobody_learns_what_to_do() {
     let stranger = ask(&address, "0123456789abcdef0123456789abcdef", &[]).await;
     let said = String::from_utf8_lossy(&stranger.stderr).into_owned();
     assert_eq!(stranger.status.code(), Some(3));
-    assert!(said.contains("401"), "{said}");
+    assert!(said.contains("REDRIVE_ADMIN_KEY is no admin key of the server"), "{said}");
     drop(server);
     let nobody = ask(&address, "0123456789abcdef0123456789abcdef", &[]).await;
     let said = String::from_utf8_lossy(&nobody.stderr).into_owned();

@@ -44,6 +44,8 @@ struct StatusView {
     redis: Option<Up>,
     /// Whether RabbitMQ is there; null where there is none.
     rabbitmq: Option<Up>,
+    /// Whether mails to owners go out, as far as the node that was asked has tried; null where none are sent.
+    mail: Option<Up>,
     /// What waits.
     queue: QueueView,
     /// Requests under way on the node that was asked.
@@ -164,6 +166,7 @@ impl StatusView {
             },
             redis: status.redis.map(Up::of),
             rabbitmq: status.broker.map(Up::of),
+            mail: status.mail.map(Up::of),
             queue: QueueView {
                 depth: status.vitals.as_ref().map(|vitals| vitals.waiting.iter().sum()),
                 high: waiting(Priority::High),

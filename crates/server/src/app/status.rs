@@ -40,6 +40,8 @@ pub struct Status<'a> {
     pub redis: Option<bool>,
     /// Whether the broker is there; none where there is none.
     pub broker: Option<bool>,
+    /// Whether mails to owners go out; none where none are sent.
+    pub mail: Option<bool>,
     /// What is in the store; none if it does not tell.
     pub vitals: Option<Vitals>,
     /// Since when the longest overdue delivery of each pool is due; none if the store does not tell.
@@ -84,6 +86,7 @@ impl App {
             nodes: nodes.ok().and_then(Result::ok).unwrap_or_default(),
             redis: self.engine.redis_up(),
             broker: self.engine.broker_up(),
+            mail: self.engine.mail_up(),
             // What was counted before the store went away is no news.
             vitals: counted.filter(|_| works.is_ok()).map(|counted| counted.vitals),
             overdue: overdue.ok().and_then(Result::ok),
@@ -103,6 +106,7 @@ impl App {
             store_down: status.store_down.clone(),
             redis: status.redis,
             broker: status.broker,
+            mail: status.mail,
             draining: self.is_draining(),
             waiting: status.vitals.as_ref().map(|vitals| vitals.waiting.iter().sum()),
             unserved: unserved.into_iter().map(|(pool, _)| pool).collect(),

@@ -94,7 +94,7 @@ impl DatabaseArgs {
 struct ServerArgs {
     #[command(flatten)]
     database: DatabaseArgs,
-    /// Address and port to listen on; port 0 picks a free one.
+    /// Address and port to listen on, where port 0 picks a free one; or those of the server to ask.
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Option<String>,
 }
@@ -196,7 +196,16 @@ fn block_on<T>(work: impl Future<Output = Result<T, CliError>>) -> Result<T, Cli
 
 /// Runs the command line.
 pub fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // A check that was called wrongly has found out nothing.
+        Err(error) if error.use_stderr() && std::env::args().nth(1).is_some_and(|name| name == "status") => {
+            let _ = error.print();
+            return status::UNKNOWN.into();
+        }
+        Err(error) => error.exit(),
+    };
+    let result = match cli.command {
         Command::Dev(args) => start(args, Profile::Dev),
         Command::Demo(args) => demo::run(&args),
         Command::Serve(args) => start(args, Profile::Serve),

@@ -1,6 +1,6 @@
 //! `redrive status`: how a running installation is doing, as a table or as JSON, with an exit code for scripts.
 
-use std::process::ExitCode;
+use std::{io::Write, process::ExitCode};
 
 use clap::Args;
 use comfy_table::{Table, presets};
@@ -21,7 +21,7 @@ pub(super) struct StatusArgs {
 /// What monitoring systems expect of a check.
 const WARNING: u8 = 1;
 const CRITICAL: u8 = 2;
-const UNKNOWN: u8 = 3;
+pub(super) const UNKNOWN: u8 = 3;
 
 pub(super) fn run(args: &StatusArgs) -> ExitCode {
     match block_on(ask(&args.server)) {
@@ -46,19 +46,22 @@ async fn ask(server: &ServerArgs) -> Result<Value, CliError> {
     let key = admin_key(&config, &config.database.backend()?).map_err(|_| {
         CliError::said("set REDRIVE_ADMIN_KEY to an admin key of the server: its state is for admins")
     })?;
-    Remote::of(&config, key, "").call("GET", "/v1/status", None).await
+    let asked = Remote::of(&config, key, "").call("GET", "/v1/status", None).await;
+    asked.map_err(|error| match error {
+        CliError::Said(said) if said.starts_with("the server answered 401") => CliError::said(
+            "REDRIVE_ADMIN_KEY is no admin key of the server that was asked; set it to one that is",
+        ),
+        error => error,
+    })
 }
 
-#[expect(clippy::print_stdout, reason = "the answer of a command goes to standard output")]
+/// Writes the answer. Whoever does not read it to its end still gets the exit code.
 fn print(status: &Value, json: bool) {
-    if json {
-        println!("{status:#}");
-        return;
+    let mut shown = if json { format!("{status:#}\n") } else { format!("{}\n", table(status).trim_fmt()) };
+    for finding in status["findings"].as_array().into_iter().flatten().filter(|_| !json) {
+        shown += &format!("{:<8}  {}\n", text(&finding["level"]), text(&finding["message"]));
     }
-    println!("{}", table(status).trim_fmt());
-    for finding in status["findings"].as_array().into_iter().flatten() {
-        println!("{:<8}  {}", text(&finding["level"]), text(&finding["message"]));
-    }
+    let _ = std::io::stdout().write_all(shown.as_bytes());
 }
 
 fn table(status: &Value) -> Table {
@@ -75,6 +78,7 @@ fn table(status: &Value) -> Table {
     row("store", format!("{} {}", text(&store["kind"]), text(&store["state"])));
     row("redis", or(&status["redis"], "none"));
     row("rabbitmq", or(&status["rabbitmq"], "none"));
+    row("mail", or(&status["mail"], "none"));
     let queue = &status["queue"];
     row("queue", format!("{} waiting, {} with nodes", or(&queue["depth"], "?"), or(&queue["leased"], "?")));
     row("lag", queue["lag_seconds"].as_f64().map_or("?".into(), |lag| format!("{lag:.1} s")));
@@ -114,7 +118,7 @@ mod tests {
     fn what_is_not_known_is_shown_as_such() {
         let status = json!({
             "status": "critical", "nodes": [], "store": {"kind": "PostgreSQL", "state": "down"}, "redis": null,
-            "rabbitmq": "up", "queue": {"depth": null, "leased": null, "lag_seconds": null},
+            "rabbitmq": "up", "mail": "down", "queue": {"depth": null, "leased": null, "lag_seconds": null},
             "slots": {"used": 1, "total": 8}, "circuits": {"open": 2, "half_open": 0, "open_over_1h": 1},
             "dead_letters": null,
         });
@@ -128,6 +132,7 @@ mod tests {
                 "store PostgreSQL down",
                 "redis none",
                 "rabbitmq up",
+                "mail down",
                 "queue ? waiting, ? with nodes",
                 "lag ?",
                 "slots 1 of 8 taken",

@@ -156,7 +156,7 @@ mod tests {
         assert!(!format!("{shown:?}").contains("hush"), "{shown:?}");
         let url = shown.iter().find(|one| one.key == "database.url").unwrap();
         assert_eq!(url.value.as_deref(), Some("postgres://me:[redacted]@db/x"));
-        assert_eq!(shown.iter().filter(|one| one.value.as_deref() == Some("set, not shown")).count(), 8);
+        assert_eq!(shown.iter().filter(|one| one.value.as_deref() == Some("set, not shown")).count(), 9);
     }
 
     #[test]

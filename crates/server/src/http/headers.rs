@@ -33,7 +33,7 @@ pub(super) enum Shown {
     Nothing,
     /// The page that shows the API's description.
     Docs,
-    /// A page of the dashboard.
+    /// A page of the dashboard, or one that looks like it.
     Dashboard,
 }
 
@@ -44,7 +44,9 @@ impl Shown {
             |root: &str| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
         match () {
             () if below("/docs") => Self::Docs,
-            () if path == "/" || below("/dashboard") || below("/portal") => Self::Dashboard,
+            () if path == "/" || ["/dashboard", "/portal", "/unsubscribe"].into_iter().any(below) => {
+                Self::Dashboard
+            }
             () => Self::Nothing,
         }
     }

@@ -85,7 +85,7 @@ pub(super) const WORDS: Words = Words {
             one: "Am {last} wurde {tenant} etwas abgelehnt, weil ein Kontingent aufgebraucht ist.",
             many: "Zwischen {first} und {last} wurde {tenant} {count}-mal etwas abgelehnt, weil ein Kontingent aufgebraucht ist.",
         },
-        next: "Veröffentlichen Sie das Abgelehnte noch einmal, wenn wieder Platz ist, oder bitten Sie den Betreiber um ein größeres Kontingent.",
+        next: "Schaffen Sie Platz, etwa indem Sie Webhooks löschen, die niemand mehr braucht, oder warten Sie das Ende des Tages ab; versuchen Sie das Abgelehnte dann noch einmal. Oder bitten Sie den Betreiber um ein größeres Kontingent.",
     },
     reasons: &[
         ("permanent", "der Empfänger hat es endgültig abgelehnt"),

@@ -79,7 +79,7 @@ pub(super) const WORDS: Words = Words {
             one: "Something was refused to {tenant} at {last}, because a quota is used up.",
             many: "Something was refused to {tenant} {count} times between {first} and {last}, because a quota is used up.",
         },
-        next: "Publish what was refused again when there is room, or ask the operator for a larger quota.",
+        next: "Make room, such as by deleting webhooks that nobody needs, or wait until the day is over; then try again what was refused. Or ask the operator for a larger quota.",
     },
     reasons: &[
         ("permanent", "the endpoint refused it for good"),
