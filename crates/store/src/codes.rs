@@ -110,3 +110,16 @@ codes! {
         PayloadFormat::CloudeventsBinary = 4,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Statements of both stores find the counterpart of a kind at 3 less its code.
+    #[test]
+    fn a_kind_and_its_counterpart_add_up_to_three_and_no_others_do() {
+        for kind in Kind::ALL {
+            assert_eq!(Kind::of(3 - kind.code()), kind.counterpart(), "{kind:?}");
+        }
+    }
+}
