@@ -68,17 +68,20 @@ pub(super) async fn release(
     Ok(count)
 }
 
-/// Gives back leases of whose commit nobody was told. Their transactions are over once the node's row is ours.
+/// Gives back leases of whose commit nobody was told. Their transactions are over once the node's row is ours, and a
+/// statement that the server has not looked at yet finds the new fence there.
 pub(super) async fn give_back_doubtful(
     tx: Tx,
     doubts: &[(Epoch, DeliveryId, Time)],
     held: &[(Epoch, Code)],
+    fence: i64,
 ) -> Result<usize, Failure> {
     let epochs: BTreeSet<_> =
         doubts.iter().map(|(epoch, ..)| epoch.0).chain(held.iter().map(|(epoch, _)| epoch.0)).collect();
     let epochs: Vec<_> = epochs.into_iter().collect();
     let wait_for = "SELECT epoch FROM nodes WHERE epoch = ANY($1::bigint[]) ORDER BY epoch FOR UPDATE";
     tx.query(wait_for, &[&epochs]).await?;
+    tx.execute("UPDATE nodes SET fence = $2 WHERE epoch = ANY($1::bigint[])", &[&epochs, &fence]).await?;
     let leases: Vec<_> = doubts.iter().map(|(epoch, delivery, _)| (*epoch, *delivery)).collect();
     let due: HashMap<_, _> = doubts.iter().map(|(_, delivery, due)| (*delivery, *due)).collect();
     let orphans = take_leases(&tx, &leases).await?;

@@ -17,10 +17,10 @@ use super::{
 use crate::{Birth, NewDelivery, NewEvent, Published, codes::Code};
 
 /// The beginning of the statements: events and deliveries. Those of tenants whose version is as it was get their
-/// numbers from the row itself.
+/// numbers from the row itself. Nothing is done by a statement that comes late, after whoever sent it has given it up.
 macro_rules! plain_events {
     () => {
-        "WITH live AS (SELECT epoch FROM nodes WHERE epoch = $1 FOR KEY SHARE),
+        "WITH live AS (SELECT epoch FROM nodes WHERE epoch = $1 AND fence <= $26 FOR KEY SHARE),
      t AS (
          UPDATE tenants t SET next_seq = t.next_seq + ($3::bigint[])[array_position($2::text[], t.id)]
          WHERE t.id = ANY($2::text[]) AND t.config_version = ($4::bigint[])[array_position($2::text[], t.id)]
@@ -61,22 +61,22 @@ const PLAIN_WAITING: &str = concat!(
     "new_leases AS (
          INSERT INTO leased (epoch, delivery, webhook, lane, seq)
          SELECT $1, d.id, d.webhook, d.lane, t.first + d.nth
-         FROM unnest($17::uuid[], $18::text[], $20::uuid[], $24::text[], $25::bigint[], $26::bigint[])
+         FROM unnest($17::uuid[], $18::text[], $20::uuid[], $24::text[], $25::bigint[], $27::bigint[])
               AS d(id, tenant, webhook, lane, nth, due)
          JOIN t ON t.id = d.tenant COLLATE \"C\" WHERE d.due IS NULL),
      new_waits AS (
          INSERT INTO waiting (delivery, webhook, lane, place, seq, due, created_at)
          SELECT d.id, d.webhook, d.lane, d.due, t.first + d.nth, d.due, d.created_at
          FROM unnest($17::uuid[], $18::text[], $20::uuid[], $23::bigint[], $24::text[], $25::bigint[],
-                     $26::bigint[]) AS d(id, tenant, webhook, created_at, lane, nth, due)
+                     $27::bigint[]) AS d(id, tenant, webhook, created_at, lane, nth, due)
          JOIN t ON t.id = d.tenant COLLATE \"C\" WHERE d.due IS NOT NULL),
      k AS (
          SELECT k.webhook, k.lane, k.wake_at
-         FROM unnest($27::uuid[], $28::text[], $29::bigint[], $30::text[]) AS k(webhook, lane, wake_at, tenant)
+         FROM unnest($28::uuid[], $29::text[], $30::bigint[], $31::text[]) AS k(webhook, lane, wake_at, tenant)
          JOIN t ON t.id = k.tenant COLLATE \"C\"), ",
-    early_lanes!("$27", "$31"),
+    early_lanes!("$28", "$32"),
     ", woken AS (",
-    wake_lanes!("$32"),
+    wake_lanes!("$33"),
     ")
      SELECT t.id, t.first FROM t"
 );
@@ -88,11 +88,16 @@ pub(super) const PLANNED: [(&str, &str); 2] =
 
 /// Publishes a batch by one statement. None if not all of it is plain, and within it none for events of tenants
 /// that something stands against: nothing was done about those.
-pub(super) async fn commit(tx: &Tx, batch: &[NewEvent]) -> Result<Option<Vec<Option<Published>>>, Failure> {
+pub(super) async fn commit(
+    tx: &Tx,
+    batch: &[NewEvent],
+    fence: i64,
+) -> Result<Option<Vec<Option<Published>>>, Failure> {
     let Some(tenants) = tenants(batch) else { return Ok(None) };
     let nth = places(batch);
     let wakes = wakes(batch);
     let mut columns = columns(batch, &tenants, &nth);
+    columns.push(Box::new(fence));
     let statement = match wakes.is_empty() {
         true => PLAIN,
         false => {
@@ -211,7 +216,7 @@ fn columns<'a>(batch: &'a [NewEvent], tenants: &Tenants<'a>, nth: &'a [i64]) -> 
     ]
 }
 
-/// The values $26 to $32.
+/// The values $27 to $33.
 fn waiting_columns<'a>(batch: &'a [NewEvent], wakes: &Wakes<'a>) -> Vec<Column<'a>> {
     let due = |birth| match birth {
         Birth::Leased => None,

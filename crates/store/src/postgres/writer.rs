@@ -5,7 +5,10 @@
 //! again. Of publishes and claims it is found out: their transactions hold the node's row, so once that row
 //! can be had they are over. What was leased and nobody was told of goes back to its lane.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicI64, Ordering::SeqCst},
+};
 
 use parking_lot::Mutex;
 use redrive_core::{DeliveryId, Time};
@@ -55,6 +58,8 @@ pub(super) struct Doubts {
     open: Mutex<Open>,
     /// Held while doubts are settled: nothing else is leased before that.
     settling: tokio::sync::Mutex<()>,
+    /// How often doubts were settled. What was sent before the last time, and comes after it, is refused.
+    fence: AtomicI64,
 }
 
 /// What is in doubt.
@@ -74,6 +79,11 @@ impl Doubts {
         self.open.lock().lanes.extend(lanes.into_iter().map(|lane| (epoch, lane)));
     }
 
+    /// What statements that begin and end by themselves have to say, or else they may come too late.
+    pub(super) fn fence(&self) -> i64 {
+        self.fence.load(SeqCst)
+    }
+
     /// Gives back what was leased without anybody knowing.
     pub(super) async fn settle(&self, shared: &Shared) -> Result<(), Failure> {
         let _alone = self.settling.lock().await;
@@ -81,7 +91,8 @@ impl Doubts {
         if leases.is_empty() && lanes.is_empty() {
             return Ok(());
         }
-        match shared.writers.write(|tx| leases::give_back_doubtful(tx, &leases, &lanes)).await {
+        let fence = self.fence.fetch_add(1, SeqCst) + 1;
+        match shared.writers.write(|tx| leases::give_back_doubtful(tx, &leases, &lanes, fence)).await {
             Ok(found) => {
                 tracing::info!(found, "leases of a commit that was cut off go back to their lanes");
                 shared.hints.work();
@@ -202,7 +213,7 @@ async fn publish_plain(shared: &Shared, new: &[NewEvent]) -> Vec<Option<Result<P
         }
     };
     tx.set_busy(true);
-    match plain::commit(&tx, new).await {
+    match plain::commit(&tx, new, shared.doubts.fence()).await {
         Ok(published) => {
             tx.set_busy(false);
             match published {

@@ -90,6 +90,8 @@ CREATE TABLE nodes (
     role      smallint NOT NULL,
     pools     text[] NOT NULL,
     beats     bigint NOT NULL DEFAULT 0,
+    -- What the node sent before it last gave up on connections, and says less than this, comes too late.
+    fence     bigint NOT NULL DEFAULT 0,
     joined_at bigint NOT NULL
 ) WITH (fillfactor = 50);
 
