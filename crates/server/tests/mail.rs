@@ -36,7 +36,7 @@ struct World {
 impl World {
     async fn new(smtp: &Smtp, protection: Protection, more: &str, wishes: Notifications) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let store = Sqlite::open(&Options::at(&folder.path().join("r.db")).sealed_by(vault())).unwrap();
+        let store = Sqlite::open(&Options::at(folder.path().join("r.db")).sealed_by(vault())).unwrap();
         let store: Arc<dyn Store> = Arc::new(store);
         let tenant = TenantId::parse("acme").unwrap();
         let rules = TenantRules { notifications: wishes, ..TenantRules::default() };
