@@ -134,6 +134,11 @@ pub struct WebhookSpec {
 }
 
 impl WebhookSpec {
+    /// Where its URL leads to, for people to read. The rest of a URL may be as good as a password.
+    pub fn host(&self) -> Option<String> {
+        Url::parse(&self.url).ok()?.host_str().map(str::to_owned)
+    }
+
     /// What it wants to hear about.
     pub fn interest(&self) -> Interest<'_> {
         Interest { events: &self.events, subjects: &self.subjects }

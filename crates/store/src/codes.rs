@@ -1,11 +1,14 @@
 //! Small numbers that stand for names in every backend; what they mean is fixed for good here.
 
 use redrive_core::{
-    DeadReason, DeliveryStatus, FailureCategory, Role, breaker::CircuitState, event::PayloadFormat,
-    lane::Priority, notice::Kind, traffic::Grain,
+    DeadReason, DeliveryStatus, FailureCategory, Role, WebhookId, breaker::CircuitState,
+    event::PayloadFormat, lane::Priority, notice::Kind, traffic::Grain,
 };
 
 use crate::{AttemptStatus, Telling};
+
+/// What stands for the tenant as a whole, where a webhook is stored.
+pub(crate) const NO_WEBHOOK: WebhookId = WebhookId::from_bytes([0; 16]);
 
 /// Something that is stored as a small number.
 pub(crate) trait Code: Copy + std::fmt::Debug {

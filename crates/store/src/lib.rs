@@ -16,7 +16,6 @@ mod overdue;
 pub mod postgres;
 mod sealed;
 pub mod sqlite;
-mod standing;
 
 use std::{collections::BTreeMap, future::Future, pin::Pin, sync::Arc};
 

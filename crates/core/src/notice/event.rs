@@ -1,7 +1,6 @@
 //! A notice as the data of an event, which operational webhooks receive.
 
 use serde::Serialize;
-use url::Url;
 
 use super::{Kind, Notice};
 use crate::{
@@ -38,7 +37,7 @@ struct About<'a> {
 pub fn event_data(notice: &Notice, webhook: Option<&Webhook>) -> serde_json::Result<Vec<u8>> {
     let about = |id| About {
         id,
-        host: webhook.and_then(|webhook| host(&webhook.spec.url)),
+        host: webhook.and_then(|webhook| webhook.spec.host()),
         description: webhook.and_then(|webhook| webhook.spec.description.as_deref()),
     };
     let facts = &notice.facts;
@@ -55,11 +54,6 @@ pub fn event_data(notice: &Notice, webhook: Option<&Webhook>) -> serde_json::Res
         event_type: facts.event_type.as_deref(),
         until: facts.until,
     })
-}
-
-/// Where a webhook's URL leads to. The rest of it may be as good as a password.
-fn host(url: &str) -> Option<String> {
-    Url::parse(url).ok()?.host_str().map(str::to_owned)
 }
 
 #[cfg(test)]

@@ -2,10 +2,18 @@
 //!
 //! Of each kind about each thing something is standing: what was not told yet, and until when to be quiet.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
-use super::{Cause, Facts, Kind};
-use crate::{id::WebhookId, tenant::TenantId, time::Time};
+use super::{Cause, Facts, Kind, Notice};
+use crate::{
+    event_type,
+    id::{DeliveryId, NoticeId, WebhookId},
+    tenant::TenantId,
+    time::Time,
+};
 
 impl Kind {
     /// Whether each cause counts. What lasts is only ever told again while it does: a repeat in between says
@@ -143,6 +151,54 @@ impl Standing {
     }
 }
 
+/// A cause with how many of these dead deliveries it is about, and the last of them; none if there is no such. Deliveries
+/// of Redrive's own events do not count.
+pub fn died_of(cause: Cause, dead: Vec<(DeliveryId, String)>) -> Option<Cause> {
+    let ours = |(_, event_type): &(DeliveryId, String)| !event_type::is_reserved(event_type);
+    let dead: Vec<_> = dead.into_iter().filter(ours).collect();
+    let count = u32::try_from(dead.len()).unwrap_or(u32::MAX);
+    let (delivery, event_type) = dead.into_iter().max()?;
+    let facts = Facts { delivery: Some(delivery), event_type: Some(event_type), ..cause.facts };
+    Some(Cause { count, facts, ..cause })
+}
+
+/// Something that was not told yet.
+pub struct Open {
+    /// What it is of.
+    pub key: Key,
+    /// What there is to tell.
+    pub folded: Folded,
+    /// When it is to be told.
+    pub due: Time,
+}
+
+/// These, each with its counterpart, in the order in which they are locked.
+pub fn with_counterparts(found: Vec<Key>) -> BTreeSet<Key> {
+    let counterpart = |(tenant, webhook, kind): &Key| Some((tenant.clone(), *webhook, kind.counterpart()?));
+    let others: Vec<_> = found.iter().filter_map(counterpart).collect();
+    found.into_iter().chain(others).collect()
+}
+
+/// Notices of what is due, and of nothing whose counterpart is not; in the order in which they are to be read.
+pub fn to_tell(open: Vec<Open>, now: Time, fresh: Vec<NoticeId>) -> Vec<Notice> {
+    let waits: BTreeSet<Key> = open.iter().filter(|one| one.due > now).map(|one| one.key.clone()).collect();
+    let is_due = |one: &Open| {
+        let (tenant, webhook, kind) = &one.key;
+        let counterpart = kind.counterpart().map(|other| (tenant.clone(), *webhook, other));
+        one.due <= now && counterpart.is_none_or(|other| !waits.contains(&other))
+    };
+    let mut due: Vec<_> = open.into_iter().filter(is_due).collect();
+    due.sort_by_key(|one| (one.folded.last_at, one.key.2));
+    let mut ids = fresh;
+    ids.sort_unstable();
+    let notice = |(one, id): (Open, NoticeId)| {
+        let (tenant, webhook, kind) = one.key;
+        let Folded { count, first_at, last_at, facts } = one.folded;
+        Notice { id, tenant, webhook, kind, count, first_at, last_at, facts }
+    };
+    due.into_iter().zip(ids).map(notice).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -180,6 +236,38 @@ mod tests {
         assert_eq!(standing.close(kind, at(90_000), &folds), None, "nothing is told of nothing");
         standing.note(kind, once(90_000));
         assert!(standing.close(kind, at(90_000), &folds).is_some(), "after a while it is the first again");
+    }
+
+    #[test]
+    fn dead_deliveries_are_counted_but_for_those_of_redrives_own_events() {
+        let id = |n: u8| DeliveryId::from_bytes([n; 16]);
+        let dead =
+            vec![(id(2), "order.paid".to_owned()), (id(1), "order.made".into()), (id(3), "redrive.x".into())];
+        let counted = died_of(cause(Kind::DeliveryDead, 5, 1), dead).unwrap();
+        assert_eq!((counted.count, counted.facts.delivery), (2, Some(id(2))), "the last of them");
+        assert_eq!(counted.facts.event_type.as_deref(), Some("order.paid"));
+        assert_eq!(died_of(cause(Kind::DeliveryDead, 5, 1), vec![(id(3), "redrive.x".into())]), None);
+    }
+
+    #[test]
+    fn nothing_is_told_before_its_counterpart_is_due_and_the_last_word_comes_last() {
+        let webhook = WebhookId::from_bytes([1; 16]);
+        let open = |kind, secs, due| Open {
+            key: (TenantId::default(), Some(webhook), kind),
+            folded: once(secs),
+            due: at(due),
+        };
+        let ids = || vec![NoticeId::from_bytes([2; 16]), NoticeId::from_bytes([1; 16])];
+        let flapping = || vec![open(Kind::CircuitRecovered, 9, 10), open(Kind::CircuitOpened, 8, 20)];
+        assert_eq!(to_tell(flapping(), at(19), ids()), []);
+        let told = to_tell(flapping(), at(20), ids());
+        let told: Vec<_> = told.iter().map(|notice| (notice.kind, notice.id.as_bytes()[0])).collect();
+        assert_eq!(told, [(Kind::CircuitOpened, 1), (Kind::CircuitRecovered, 2)]);
+        let both = with_counterparts(vec![open(Kind::CircuitOpened, 8, 20).key]);
+        assert_eq!(
+            both.into_iter().map(|(_, _, kind)| kind).collect::<Vec<_>>(),
+            [Kind::CircuitOpened, Kind::CircuitRecovered]
+        );
     }
 
     #[test]

@@ -7,7 +7,6 @@ use redrive_core::{
     notice::{Kind, Notice, preferences::Language},
     webhook::Webhook,
 };
-use url::Url;
 
 use super::words::{Words, filled};
 
@@ -47,8 +46,7 @@ pub(crate) struct AboutWebhook {
 impl AboutWebhook {
     /// What a mail tells of this one.
     pub(crate) fn of(webhook: &Webhook) -> Self {
-        let url = Url::parse(&webhook.spec.url).ok();
-        let host = url.and_then(|url| url.host_str().map(str::to_owned)).unwrap_or_default();
+        let host = webhook.spec.host().unwrap_or_default();
         Self { id: webhook.id, description: webhook.spec.description.clone(), host }
     }
 }
@@ -64,36 +62,32 @@ pub(crate) struct Mail {
     pub(crate) html: String,
 }
 
-#[derive(Template)]
-#[template(path = "mail/notice.txt", escape = "none")]
-struct Text<'a> {
-    happened: &'a str,
-    facts: &'a [(&'static str, String)],
+/// What both forms of a mail say.
+struct Said<'a> {
+    subject: &'a str,
+    happened: String,
+    facts: Vec<(&'static str, String)>,
     what_to_do: &'static str,
     next: &'static str,
     open: &'static str,
-    link: Option<&'a str>,
-    why_you: &'a str,
+    link: Option<String>,
+    why_you: String,
     unsubscribe: Option<&'a str>,
-    unsubscribe_words: &'a str,
-    ask: &'a str,
+    unsubscribe_words: String,
+    ask: String,
+}
+
+#[derive(Template)]
+#[template(path = "mail/notice.txt", escape = "none")]
+struct Text<'a> {
+    said: &'a Said<'a>,
 }
 
 #[derive(Template)]
 #[template(path = "mail/notice.html")]
 struct Html<'a> {
     language: &'static str,
-    subject: &'a str,
-    happened: &'a str,
-    facts: &'a [(&'static str, String)],
-    what_to_do: &'static str,
-    next: &'static str,
-    open: &'static str,
-    link: Option<&'a str>,
-    why_you: &'a str,
-    unsubscribe: Option<&'a str>,
-    unsubscribe_words: &'a str,
-    ask: &'a str,
+    said: &'a Said<'a>,
 }
 
 /// Writes the mail.
@@ -112,41 +106,22 @@ pub(crate) fn render(notice: &Notice, about: &About, language: Language) -> Resu
         ("address", about.address.as_str()),
     ];
     let subject = filled(kind.subject.of(notice.count), &gaps);
-    let happened = filled(kind.happened.of(notice.count), &gaps);
-    let facts = facts(notice, about, words);
-    let link = link(notice, about);
-    let why_you = filled(words.why_you, &gaps);
-    let unsubscribe_words = filled(words.unsubscribe, &gaps);
-    let ask = filled(words.ask, &gaps);
-    let (what_to_do, open, next) = (words.what_to_do, words.open, kind.next);
-    let unsubscribe = about.unsubscribe.as_deref();
-    let text = Text {
-        happened: &happened,
-        facts: &facts,
-        what_to_do,
-        next,
-        open,
-        link: link.as_deref(),
-        why_you: &why_you,
-        unsubscribe,
-        unsubscribe_words: &unsubscribe_words,
-        ask: &ask,
-    };
-    let html = Html {
-        language: language.code(),
+    let said = Said {
         subject: &subject,
-        happened: &happened,
-        facts: &facts,
-        what_to_do,
-        next,
-        open,
-        link: link.as_deref(),
-        why_you: &why_you,
-        unsubscribe,
-        unsubscribe_words: &unsubscribe_words,
-        ask: &ask,
+        happened: filled(kind.happened.of(notice.count), &gaps),
+        facts: facts(notice, about, words),
+        what_to_do: words.what_to_do,
+        next: kind.next,
+        open: words.open,
+        link: link(notice, about),
+        why_you: filled(words.why_you, &gaps),
+        unsubscribe: about.unsubscribe.as_deref(),
+        unsubscribe_words: filled(words.unsubscribe, &gaps),
+        ask: filled(words.ask, &gaps),
     };
-    Ok(Mail { text: text.render()?, html: html.render()?, subject })
+    let text = Text { said: &said }.render()?;
+    let html = Html { language: language.code(), said: &said }.render()?;
+    Ok(Mail { text, html, subject })
 }
 
 fn facts(notice: &Notice, about: &About, words: &Words) -> Vec<(&'static str, String)> {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use redrive_core::{
     DeadReason, DeliveryId, DeliveryStatus, TenantId, Time, WebhookId,
     breaker::{CircuitState, SavedCircuit},
-    notice::{Cause, of_move},
+    notice::{Cause, fold::died_of, of_move},
     webhook::{Webhook, WebhookState},
 };
 use tokio_postgres::Row;
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     Answer, Backlog, Backlogged, Change, Effects, Expiring, Failing, Gates, Incident, Outcome, Period,
-    Runtime, Step, standing::died_of,
+    Runtime, Step,
 };
 
 macro_rules! troubled {

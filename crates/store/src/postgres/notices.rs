@@ -6,7 +6,7 @@ use redrive_core::{
     NoticeId, TenantId, Time, WebhookId,
     notice::{
         Cause, Kind, Notice,
-        fold::{self, Folded, Folds, Key},
+        fold::{self, Folded, Folds, Key, Open, to_tell, with_counterparts},
     },
 };
 use tokio_postgres::{Row, types::ToSql};
@@ -17,10 +17,7 @@ use super::{
     session::{Failure, Session, Tx},
     webhooks::{from_json, to_json},
 };
-use crate::{
-    Answer, Channel, Notices, PageRequest, StoredNotice, Telling, Told,
-    standing::{NO_WEBHOOK, Open, to_tell, with_counterparts},
-};
+use crate::{Answer, Channel, Notices, PageRequest, StoredNotice, Telling, Told, codes::NO_WEBHOOK};
 
 macro_rules! notice {
     () => {

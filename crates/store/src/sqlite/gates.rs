@@ -3,7 +3,7 @@
 use redrive_core::{
     DeadReason, DeliveryId, DeliveryStatus, TenantId, Time, WebhookId,
     breaker::{CircuitState, SavedCircuit},
-    notice::{Cause, of_move},
+    notice::{Cause, fold::died_of, of_move},
     webhook::{Webhook, WebhookState},
 };
 use rusqlite::{OptionalExtension, Row, Transaction};
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     Answer, Backlog, Backlogged, Change, Effects, Expiring, Failing, Gates, Incident, Outcome, Period,
-    Runtime, Step, standing::died_of,
+    Runtime, Step,
 };
 
 /// The newest first, so that a page costs what it shows.

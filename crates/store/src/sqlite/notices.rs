@@ -4,7 +4,7 @@ use redrive_core::{
     NoticeId, TenantId, Time, WebhookId,
     notice::{
         Cause, Facts, Notice,
-        fold::{self, Folded, Folds, Key},
+        fold::{self, Folded, Folds, Key, Open, to_tell, with_counterparts},
     },
 };
 use rusqlite::{Connection, OptionalExtension, Row, Transaction};
@@ -14,10 +14,7 @@ use super::{
     convert::{Col, get, get_opt},
     webhooks::{from_json, to_json},
 };
-use crate::{
-    Answer, Channel, Notices, PageRequest, StoredNotice, Telling, Told,
-    standing::{NO_WEBHOOK, Open, to_tell, with_counterparts},
-};
+use crate::{Answer, Channel, Notices, PageRequest, StoredNotice, Telling, Told, codes::NO_WEBHOOK};
 
 /// As `core::notice::fold` says.
 const NOTE: &str = "INSERT INTO standing (tenant, webhook, kind, due, count, first_at, last_at, facts)
