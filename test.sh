@@ -23,6 +23,8 @@ python3 -c 'import venv, ensurepip' 2>/dev/null || install python3 python3-venv
 # The dashboard's tests drive a real browser.
 command -v node >/dev/null && command -v npm >/dev/null || install nodejs npm
 command -v chromium >/dev/null || install chromium
+# Tests of wrong clocks move the clock of a server.
+command -v faketime >/dev/null || install faketime
 if ! command -v postgres >/dev/null && ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; then
     # Tests start servers of their own, so Debian need not make and start one with the package.
     settings=/etc/postgresql-common/createcluster.conf

@@ -109,8 +109,8 @@ pg_renewal_of() { # DIR
         # Where there is a choice, the other way would write the whole copy to the log as well.
         ((pg_major < 15)) || copy+=' STRATEGY file_copy'
     fi
-    renewal=("${psql[@]}" -c 'SET client_min_messages = warning' -c "DROP DATABASE IF EXISTS $name WITH (FORCE)"
-        -c "CREATE DATABASE $name $copy" -c CHECKPOINT)
+    renewal=("${psql[@]}" -c 'SET client_min_messages = warning' -c "DROP DATABASE IF EXISTS \"$name\" WITH (FORCE)"
+        -c "CREATE DATABASE \"$name\" $copy" -c CHECKPOINT)
 }
 
 has_database() { [[ $(sql "SELECT 1 FROM pg_database WHERE datname = '$(database_of "$1")'") == 1 ]]; } # DIR

@@ -364,6 +364,40 @@ async fn messages_wait_while_the_store_is_away() {
     is_empty(&vhost, "events").await;
 }
 
+/// The numbers of all events of the default tenant, in the order in which they were stored.
+async fn stored_numbers(postgres: &Postgres) -> Vec<usize> {
+    let rows = postgres.query("SELECT convert_from(data, 'UTF8') FROM events ORDER BY seq").await;
+    let number = |row: &Vec<String>| serde_json::from_str::<Value>(&row[0]).unwrap()["n"].as_u64().unwrap();
+    rows.iter().map(|row| number(row) as usize).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_keep_the_order_of_the_queue_through_failing_commits() {
+    const MESSAGES: usize = 4_000;
+    let (vhost, postgres) = (RabbitMq::shared().await, Postgres::start().await);
+    queues(&vhost).await;
+    let proxy = Proxy::to(postgres.address()).await;
+    let setup = source(&vhost.url(), ", prefetch = 500").database_url(postgres.url_through(&proxy));
+    let redrive = Redrive::start_with(setup).await;
+    figure_is(&redrive, r#"redrive_source_up{source="shop"}"#, 1.0).await;
+    vhost.publish_all("events", (0..MESSAGES).map(numbered).collect()).await;
+    // Each cut fails the commits that are in flight; those after them find new connections.
+    let (mut next_cut, began) = (200, Instant::now());
+    loop {
+        let stored = postgres.query("SELECT count(*) FROM events").await[0][0].parse::<usize>().unwrap();
+        if stored >= MESSAGES {
+            break;
+        }
+        if stored >= next_cut {
+            proxy.cut();
+            next_cut = stored + 400;
+        }
+        assert!(began.elapsed() < 6 * PATIENCE, "only {stored} of {MESSAGES} events are stored");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert_eq!(stored_numbers(&postgres).await, (0..MESSAGES).collect::<Vec<_>>());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_beyond_a_quota_or_without_a_tenant_wait() {
     let (vhost, receiver) = (RabbitMq::shared().await, Receiver::start().await);

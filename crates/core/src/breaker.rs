@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::{id::EventId, outcome::FailureCategory, time::Time};
+use crate::{clock_discipline::SetBack, id::EventId, outcome::FailureCategory, time::Time};
 
 mod config;
 mod state;
@@ -339,6 +339,20 @@ impl Circuit {
             half_open_attempts: trial.map_or(0, |trial| trial.attempts()),
             half_open_successes: trial.map_or(0, |trial| trial.successes()),
             consecutive_half_open_failures: saved.consecutive_half_open_failures,
+        }
+    }
+
+    /// Time went back: moves what was planned by the time that is no longer used. What an operator forced stays.
+    pub fn set_back(&mut self, set_back: &SetBack) {
+        self.since = set_back.moved(self.since);
+        match &mut self.phase {
+            Phase::Closed(window) => {
+                if let Some(window) = window {
+                    window.set_back(set_back);
+                }
+            }
+            Phase::Open { until } => *until = set_back.moved(*until),
+            Phase::HalfOpen(trial) => trial.set_back(set_back),
         }
     }
 

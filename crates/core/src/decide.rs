@@ -24,6 +24,8 @@ pub struct Situation<'a> {
     pub attempt: u32,
     /// When the delivery was made.
     pub created_at: Time,
+    /// The confirmed time: a delivery expires by it, not by a clock that may have jumped.
+    pub confirmed_now: Time,
     /// Whether somebody called the delivery off while the attempt was under way.
     pub cancel_requested: bool,
     /// The webhook's retry policy.
@@ -101,13 +103,13 @@ fn after_failure(situation: &Situation<'_>, failure: &Failure, now: Time, roll: 
     if let Some(reason) = hopeless(situation, failure) {
         return Decision::Dead(reason);
     }
-    let Situation { attempt, created_at, policy, .. } = *situation;
-    let at = now + policy.delay(attempt, failure.category, failure.retry_after, roll);
-    if at >= gives_up_at(created_at, policy) {
+    let Situation { attempt, created_at, confirmed_now, policy, .. } = *situation;
+    let delay = policy.delay(attempt, failure.category, failure.retry_after, roll);
+    if confirmed_now + delay >= gives_up_at(created_at, policy) {
         // Better dead in plain sight now than pending for a retry that would never be made.
         return Decision::Dead(DeadReason::Expired);
     }
-    Decision::Retry { at }
+    Decision::Retry { at: now + delay }
 }
 
 /// Why there is no further attempt, whenever it would be. The most telling reason goes first.
@@ -144,10 +146,26 @@ mod tests {
         Time::from_millis(CREATED)
     }
 
+    fn situation(attempt: u32, policy: &RetryPolicy) -> Situation<'_> {
+        let (created_at, confirmed_now) = (created(), created());
+        Situation { attempt, created_at, confirmed_now, cancel_requested: false, policy }
+    }
+
+    #[test]
+    fn delivery_expires_by_confirmed_time() {
+        let policy = RetryPolicy::default();
+        let now = created() + Duration::from_secs(140 * DAY);
+        let failure = Verdict::Failed(failed(FailureCategory::ServerError));
+        let decided = decide(&situation(1, &policy), &failure, now, 0.5);
+        assert!(matches!(decided.decision, Decision::Retry { at } if at > now), "the jump is not confirmed");
+        let confirmed = Situation { confirmed_now: now, ..situation(1, &policy) };
+        assert_eq!(decide(&confirmed, &failure, now, 0.5).decision, Decision::Dead(DeadReason::Expired));
+    }
+
     /// The decision so many seconds after the delivery was made, with the jitter at its middle.
     fn decide_at(attempt: u32, failure: Failure, seconds: u64, policy: &RetryPolicy) -> Decision {
-        let situation = Situation { attempt, created_at: created(), cancel_requested: false, policy };
         let now = created() + Duration::from_secs(seconds);
+        let situation = Situation { confirmed_now: now, ..situation(attempt, policy) };
         decide(&situation, &Verdict::Failed(failure), now, 0.5).decision
     }
 
@@ -223,8 +241,7 @@ mod tests {
     #[test]
     fn calling_off_yields_to_success_and_beats_everything_else() {
         let policy = RetryPolicy::default();
-        let situation =
-            Situation { attempt: 1, created_at: created(), cancel_requested: true, policy: &policy };
+        let situation = Situation { cancel_requested: true, ..situation(1, &policy) };
         let delivered = Decided { decision: Decision::Delivered, disable_webhook: false, hold_until: None };
         assert_eq!(decide(&situation, &Verdict::Success, created(), 0.0), delivered);
         let gone = Failure { permanent: true, gone: true, ..failed(FailureCategory::ClientError) };
@@ -247,8 +264,7 @@ mod tests {
             let mut now = created();
             let mut ended = false;
             for (attempt, failure) in (1..).zip(&failures) {
-                let situation =
-                    Situation { attempt, created_at: created(), cancel_requested: false, policy: &policy };
+                let situation = Situation { confirmed_now: now, ..situation(attempt, &policy) };
                 let decided = decide(&situation, &Verdict::Failed(*failure), now, roll);
                 prop_assert_eq!(decided.disable_webhook, failure.gone);
                 match decided.decision {
@@ -274,7 +290,9 @@ mod tests {
         ) {
             let policy = RetryPolicy { give_up_after: Span::secs(give_up), ..RetryPolicy::default() };
             let created_at = Time::from_millis(created);
-            let situation = Situation { attempt, created_at, cancel_requested: false, policy: &policy };
+            let confirmed_now = Time::from_millis(now);
+            let situation =
+                Situation { attempt, created_at, confirmed_now, cancel_requested: false, policy: &policy };
             let decided = decide(&situation, &Verdict::Failed(failure), Time::from_millis(now), roll);
             if let Decision::Retry { at } = decided.decision {
                 prop_assert!(at < gives_up_at(created_at, &policy));

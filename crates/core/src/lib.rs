@@ -7,10 +7,12 @@
 pub mod address;
 pub mod backoff;
 pub mod breaker;
+pub mod clock_discipline;
 pub mod cloudevents;
 pub mod confidential;
 pub mod decide;
 pub mod delivery;
+pub mod durability;
 pub mod event;
 pub mod event_type;
 pub mod fairness;

@@ -7,6 +7,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use crate::time::Time;
+
 /// How often to beat, and how often to read what the others did, for this lease.
 pub fn interval(lease: Duration) -> Duration {
     (lease / 5).min(Duration::from_secs(1))
@@ -54,24 +56,62 @@ impl Observer {
     }
 }
 
+/// A heartbeat that the store has taken.
+#[derive(Clone, Copy, Debug)]
+pub struct Heartbeat {
+    /// When it was sent, by the node's monotonic clock.
+    pub sent: Duration,
+    /// When its result arrived, by the same clock.
+    pub received: Duration,
+    /// What time it was by the store's clock; none if the store has none.
+    pub store_time: Option<Time>,
+}
+
 /// What a node knows of itself: until when it may begin requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Pulse {
     lease: Duration,
     /// When the last beat that the store has confirmed was sent.
     sent: Option<Duration>,
+    /// The last heartbeat with a store time.
+    last: Option<Heartbeat>,
 }
 
 impl Pulse {
     /// No beat was confirmed yet: nothing may be sent.
     pub fn new(lease: Duration) -> Self {
-        Self { lease, sent: None }
+        Self { lease, sent: None, last: None }
     }
 
     /// The store has confirmed the beat that was sent at `sent`: when it was sent, not when the answer came,
     /// since nobody knows how long the answer took.
     pub fn confirmed(&mut self, sent: Duration) {
         self.sent = self.sent.max(Some(sent));
+    }
+
+    /// Takes a heartbeat that the store has confirmed. Returns false if it gives no right to send.
+    ///
+    /// If the store's clock advanced by more than half a lease further than this node's, the node was paused with
+    /// its clock (a suspended virtual machine), or the store's clock jumped. A paused node may have been declared
+    /// dead, so nothing is sent until the next heartbeat has been confirmed.
+    pub fn beat(&mut self, beat: Heartbeat) -> bool {
+        let is_paused = match (self.last, beat.store_time) {
+            (Some(last), Some(now)) => {
+                let by_store = now.since(last.store_time.unwrap_or(now));
+                let here = beat.received.saturating_sub(last.sent);
+                by_store > here + self.lease / 2
+            }
+            _ => false,
+        };
+        if beat.store_time.is_some() {
+            self.last = Some(beat);
+        }
+        if is_paused {
+            self.sent = None;
+        } else {
+            self.confirmed(beat.sent);
+        }
+        !is_paused
     }
 
     /// Whether a request may begin now.
@@ -151,6 +191,40 @@ mod tests {
         assert!(pulse.may_send(ms(100)) && pulse.may_send(ms(600)) && !pulse.may_send(ms(601)));
         pulse.confirmed(ms(50));
         assert!(pulse.may_send(ms(600)), "a late answer to an earlier beat takes nothing away");
+    }
+
+    fn beat(sent: u64, store_time: i64) -> Heartbeat {
+        let store_time = Some(Time::from_millis(1_790_000_000_000 + store_time));
+        Heartbeat { sent: ms(sent), received: ms(sent + 10), store_time }
+    }
+
+    #[test]
+    fn paused_node_sends_after_the_next_heartbeat() {
+        let mut pulse = Pulse::new(ms(LEASE));
+        assert!(pulse.beat(beat(0, 0)) && pulse.beat(beat(200, 200)));
+        // The node stood still for a minute, and so did its clock.
+        assert!(!pulse.beat(beat(400, 60_400)));
+        assert!(!pulse.may_send(ms(410)));
+        assert!(pulse.beat(beat(600, 60_600)));
+        assert!(pulse.may_send(ms(610)));
+    }
+
+    #[test]
+    fn pause_is_measured_to_the_millisecond() {
+        // From the first sent to the second received: 210 ms; half a lease more is allowed.
+        for (store_time, may_send) in [(210, true), (710, true), (711, false), (-5000, true)] {
+            let mut pulse = Pulse::new(ms(LEASE));
+            pulse.beat(beat(0, 0));
+            assert_eq!(pulse.beat(beat(200, store_time)), may_send, "{store_time}");
+            assert_eq!(pulse.may_send(ms(210)), may_send, "{store_time}");
+        }
+    }
+
+    #[test]
+    fn heartbeat_without_a_store_time_counts() {
+        let mut pulse = Pulse::new(ms(LEASE));
+        assert!(pulse.beat(Heartbeat { store_time: None, ..beat(0, 0) }));
+        assert!(pulse.may_send(ms(0)));
     }
 
     /// A read of the other node's counter, and what is done about it.

@@ -43,12 +43,16 @@ impl Level {
 pub struct Observed {
     /// Why the store takes no writes, if it takes none.
     pub store_down: Option<String>,
+    /// Why a crash of the database server can lose acknowledged events, if it can.
+    pub durability_risk: Option<String>,
     /// Whether Redis answers; none where there is none.
     pub redis: Option<bool>,
     /// Whether the broker is there; none where there is none.
     pub broker: Option<bool>,
     /// Whether mails to owners go out; none where none are sent.
     pub mail: Option<bool>,
+    /// By how many milliseconds the clock jumped without being confirmed, if it did.
+    pub clock_jump_ms: Option<i64>,
     /// Whether the node that was asked is shutting down.
     pub draining: bool,
     /// Whether the store did not say in time how much there is.
@@ -94,6 +98,9 @@ impl Observed {
             let message = format!("the store takes no writes: {why}; publishing is refused until it does");
             findings.add(Level::Critical, "store_down", message);
         }
+        if let Some(risk) = &self.durability_risk {
+            findings.add(Level::Warning, "unsafe_durability", risk.clone());
+        }
         if self.uncounted && self.store_down.is_none() {
             let message = "the store did not say in time what waits and what is dead: ask again, and see how busy it is";
             findings.add(Level::Warning, "uncounted", message);
@@ -110,6 +117,14 @@ impl Observed {
         if self.mail == Some(false) {
             let message = "mails to owners do not go out: the log says why; redrive check-mail finds out whether they do again";
             findings.add(Level::Warning, "mail_down", message);
+        }
+        if let Some(jump) = self.clock_jump_ms {
+            let message = format!(
+                "the clock jumped by {:+} s: nothing expires or is deleted by the new time until it has held for an \
+                 hour; correct the clock, or confirm the new time with redrive clock confirm",
+                jump / 1000
+            );
+            findings.add(Level::Critical, "clock_jump", message);
         }
         if self.draining {
             findings.add(Level::Warning, "draining", "the node that was asked is shutting down");
@@ -202,9 +217,14 @@ mod tests {
         let cases = [
             (Observed { store_down: Some("away".into()), ..well() }, (Level::Critical, "store_down")),
             (Observed { uncounted: true, ..well() }, (Level::Warning, "uncounted")),
+            (
+                Observed { durability_risk: Some("fsync is off".into()), ..well() },
+                (Level::Warning, "unsafe_durability"),
+            ),
             (Observed { redis: Some(false), ..well() }, (Level::Warning, "redis_down")),
             (Observed { broker: Some(false), ..well() }, (Level::Warning, "rabbitmq_down")),
             (Observed { mail: Some(false), ..well() }, (Level::Warning, "mail_down")),
+            (Observed { clock_jump_ms: Some(-3_600_000), ..well() }, (Level::Critical, "clock_jump")),
             (Observed { draining: true, ..well() }, (Level::Warning, "draining")),
             (Observed { unserved: vec!["gold".into()], ..well() }, (Level::Critical, "pool_unserved")),
             (Observed { waiting: Some(DEEP + 1), ..well() }, (Level::Critical, "queue_deep")),

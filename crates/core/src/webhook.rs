@@ -278,6 +278,11 @@ impl Webhook {
         }
     }
 
+    /// Whether pending deliveries to it may be cancelled: it is disabled or deleted, or its expiry time has passed.
+    pub fn has_ended(&self, at: Time) -> bool {
+        self.state.cancels_because().is_some() || self.spec.expires_at.is_some_and(|end| end <= at)
+    }
+
     /// When something is to be done about it: to ask its endpoint once more, or to disable it.
     pub fn due_at(&self) -> Option<Time> {
         match &self.state {

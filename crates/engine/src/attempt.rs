@@ -72,9 +72,9 @@ impl Inner {
                 let tried = self.failed_try(&ready, SendFailure::SenderDied, message);
                 self.record_attempt(ready, pass, tried).await;
             }
-            Ok(Gate::End(next)) => {
+            Ok(Gate::End(ending)) => {
                 self.not_sent(&ready, pass).await;
-                self.record_end(ready, next);
+                self.record_end(ready, ending);
             }
             Ok(Gate::Lost) => {
                 self.not_sent(&ready, pass).await;
@@ -181,7 +181,7 @@ impl Inner {
 
     fn headers(&self, ready: &Ready, hook: &Hook, id: AttemptId, at: Time, body: &[u8]) -> HeaderMap {
         let event_id = ready.event.id.to_string();
-        let secrets: Vec<_> = signature::live(&hook.secrets, at).collect();
+        let secrets: Vec<_> = signature::live(&hook.secrets, self.clock.confirmed_now()).collect();
         let signatures = signature::sign(hook.signature, &secrets, &event_id, at, body);
         let key = ready.event.idempotency_key.as_deref().unwrap_or(&event_id);
         let mut headers = HeaderMap::with_capacity(16 + hook.headers.as_ref().map_or(0, |own| own.len()));

@@ -45,13 +45,13 @@ impl Inner {
 
     /// Gives up on what waits in memory, for a token or a slot.
     fn expire_queued(self: &Arc<Self>) {
-        let now = self.clock.now();
+        let now = self.clock.confirmed_now();
         let over = self.dispatch.take_over(|ready| {
             let hook = self.registry.hook(ready.webhook);
             hook.is_some_and(|hook| now >= decide::gives_up_at(ready.created_at, &hook.policy))
         });
         for ready in over {
-            self.record_end(ready, Next::Dead { reason: DeadReason::Expired });
+            self.record_end(ready, Next::Dead { reason: DeadReason::Expired }.into());
         }
     }
 
@@ -69,7 +69,7 @@ impl Inner {
 
     async fn expire_of(&self, webhook: WebhookId, oldest: Time) -> Result<(), StoreError> {
         let Some(hook) = self.registry.find(&*self.store, webhook).await? else { return Ok(()) };
-        let now = self.clock.now();
+        let now = self.clock.confirmed_now();
         let patience = hook.policy.give_up_after.get().as_millis() as i64;
         // Made at this very moment or before: their time is up.
         let made_before = Time::from_millis(now.millis() - patience + 1);
@@ -127,9 +127,10 @@ impl Inner {
         if self.verify_if_due(tenant, webhook, now).await? {
             return Ok(true);
         }
+        let confirmed_now = self.clock.confirmed_now();
         let disable = |webhook: &mut Webhook| {
             // It may have been given more time since, or another node was faster.
-            let over = webhook.spec.expires_at.is_some_and(|at| at <= now);
+            let over = webhook.spec.expires_at.is_some_and(|at| at <= confirmed_now);
             let is_on = matches!(webhook.state, WebhookState::Active | WebhookState::Paused);
             if !is_on || !over {
                 return Err(());

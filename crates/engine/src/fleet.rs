@@ -12,13 +12,16 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
-use redrive_core::liveness::{self, Observer, Pulse};
+use redrive_core::{
+    Time,
+    liveness::{self, Heartbeat, Observer, Pulse},
+};
 use redrive_store::{Epoch, NewNode, Node, Roll, Store, StoreError};
 use tokio::{sync::Notify, task::JoinHandle, time::timeout};
 
 use crate::{
     Engine, Inner, Settings,
-    clock::{Clock, ticks},
+    clock::{self, Clock, ticks},
     follow::News,
     homes::Homes,
 };
@@ -26,22 +29,26 @@ use crate::{
 /// How long a publish waits for a new epoch.
 const RENEWAL: Duration = Duration::from_secs(2);
 
-/// Whoever only wants to know who is there.
-const NOBODY: Epoch = Epoch(0);
-
 /// One epoch of this node: the right to all that is leased under it.
 #[derive(Debug)]
 pub(crate) struct Term {
     pub(crate) epoch: Epoch,
     /// The node's name and epoch, shown with every attempt.
     pub(crate) worker: Arc<str>,
+    /// The random value that the node's row has.
+    incarnation: i64,
     over: AtomicBool,
 }
 
 impl Term {
-    pub(crate) fn new(node: &str, epoch: Epoch) -> Arc<Self> {
+    pub(crate) fn new(node: &str, epoch: Epoch, incarnation: i64) -> Arc<Self> {
         let worker = format!("{node}#{}", epoch.0).into();
-        Arc::new(Self { epoch, worker, over: AtomicBool::new(false) })
+        Arc::new(Self { epoch, worker, incarnation, over: AtomicBool::new(false) })
+    }
+
+    /// Whether the row of this epoch is another node's. That can be after a fail-over that lost the own row.
+    fn is_taken(&self, nodes: &[Node]) -> bool {
+        nodes.iter().any(|node| node.epoch == self.epoch && node.incarnation != self.incarnation)
     }
 
     /// Whether the others took the node for dead: what it had is theirs.
@@ -83,6 +90,8 @@ pub(crate) struct Watch {
     /// Who had something in the store when it was last asked.
     suspects: Vec<Epoch>,
     asked: Duration,
+    /// The database server that executed the last heartbeat, where it says which one it is.
+    server: Option<String>,
 }
 
 impl Fleet {
@@ -155,10 +164,15 @@ impl Engine {
     /// All nodes that share the store, this one too, in the order of their epochs; none if the store is its own.
     pub async fn nodes(&self) -> Result<Vec<Node>, StoreError> {
         match self.0.fleet.is_shared() {
-            true => Ok(self.0.store.beat(NOBODY).await?.nodes),
+            true => Ok(self.0.store.beat(Epoch::NONE).await?.nodes),
             false => Ok(Vec::new()),
         }
     }
+}
+
+/// Whether another server executed this heartbeat than the one before. Not known where either does not say.
+fn has_changed(before: &Option<String>, now: &Option<String>) -> bool {
+    matches!((before, now), (Some(before), Some(now)) if before != now)
 }
 
 /// Joining counts as a beat.
@@ -168,20 +182,9 @@ fn beginning(lease: Duration, joined: Duration) -> Pulse {
     pulse
 }
 
-/// Has the clock follow the store's, if that has one. A beat of nobody tells the time, so that it can be set
-/// before anybody has asked it.
-pub(crate) async fn set_clock(store: &dyn Store, clock: &Clock) -> Result<(), StoreError> {
-    let sent = ticks();
-    let roll = store.beat(NOBODY).await?;
-    follow_clock(clock, &roll, sent, ticks());
-    Ok(())
-}
-
-/// The store looked at its clock while the question was under way.
-fn follow_clock(clock: &Clock, roll: &Roll, sent: Duration, answered: Duration) {
-    if let Some(time) = roll.time {
-        clock.anchor(time + answered.saturating_sub(sent) / 2);
-    }
+/// What time it is by the store's clock, if it has one. A heartbeat of no epoch returns it without changing anything.
+pub(crate) async fn store_time(store: &dyn Store) -> Result<Option<Time>, StoreError> {
+    Ok(store.beat(Epoch::NONE).await?.time)
 }
 
 /// Takes a new epoch. Gives it with the time at which it was asked for.
@@ -191,17 +194,18 @@ pub(crate) async fn join(
     settings: &Settings,
 ) -> Result<(Arc<Term>, Duration), StoreError> {
     let (name, pools) = (settings.node.clone(), settings.served_pools().to_vec());
-    let node = NewNode { name, role: settings.role, pools };
+    let incarnation = clock::random_i64();
+    let node = NewNode { name, role: settings.role, pools, incarnation };
     let at = ticks();
     let epoch = store.join(node, clock.now()).await?;
-    Ok((Term::new(&settings.node, epoch), at))
+    Ok((Term::new(&settings.node, epoch, incarnation), at))
 }
 
 impl Inner {
     /// Makes the first beat and sees to it that others follow, for as long as the engine runs.
     pub(crate) async fn begin_beating(self: &Arc<Self>) {
         let observer = Observer::new(self.fleet.lease);
-        let mut watch = Watch { observer, suspects: Vec::new(), asked: Duration::ZERO };
+        let mut watch = Watch { observer, suspects: Vec::new(), asked: Duration::ZERO, server: None };
         self.beat(&mut watch).await;
         let beating = tokio::spawn(self.clone().keep_beating(watch));
         *self.fleet.beating.lock() = Some(beating);
@@ -240,11 +244,28 @@ impl Inner {
             Err(_) => return tracing::warn!("the store does not answer that this node is alive"),
         };
         let answered = ticks();
-        follow_clock(&self.clock, &roll, sent, answered);
-        if !roll.alive {
-            return self.begin_anew(&term).await;
+        if let Some(time) = roll.time {
+            self.read_store_clock(sent, answered, time);
         }
-        fleet.pulse.lock().confirmed(sent);
+        if has_changed(&watch.server, &roll.server) {
+            if self.leave_former_server(&term, &roll).await {
+                watch.server = roll.server;
+            }
+            return;
+        }
+        watch.server = roll.server.clone().or(watch.server.take());
+        if !roll.alive || term.is_taken(&roll.nodes) {
+            tracing::warn!(epoch = term.epoch.0, "this node was declared dead; rejoining with a new epoch");
+            self.begin_anew(&term).await;
+            return;
+        }
+        let beat = Heartbeat { sent, received: answered, store_time: roll.time };
+        if !fleet.pulse.lock().beat(beat) {
+            tracing::warn!(
+                "the store's clock advanced further than this node's; this node was paused, or the store's clock \
+                 jumped; nothing is sent before the next heartbeat"
+            );
+        }
         let others = roll.nodes.iter().filter(|node| node.epoch != term.epoch);
         let dead = watch.observer.read(answered, others.map(|node| (node.epoch.0, node.beats)));
         let (dead, alive): (Vec<&Node>, Vec<&Node>) =
@@ -309,17 +330,35 @@ impl Inner {
         }
     }
 
-    /// The others took this node for dead: what is only queued here is theirs, what is under way will not be
-    /// recorded, and this node goes on under a new epoch.
-    async fn begin_anew(self: &Arc<Self>, term: &Arc<Term>) {
+    /// Another database server has taken over. It may lack the latest commits of the one before it: outcomes, leases and
+    /// changes that this node knows may be gone, and versions, epochs and positions in the change feed may be used again.
+    /// So the node gives up its epoch and reads everything again. Returns false if there is no new epoch yet.
+    async fn leave_former_server(self: &Arc<Self>, term: &Arc<Term>, roll: &Roll) -> bool {
+        tracing::warn!(
+            epoch = term.epoch.0,
+            "database server changed (fail-over); rejoining with a new epoch and reloading"
+        );
+        self.fleet.news.server_changed();
+        if !self.begin_anew(term).await {
+            return false;
+        }
+        if !term.is_taken(&roll.nodes) {
+            // Not left to the failure detector: nothing of it will be sent or recorded any more.
+            self.take_over(term.epoch, None);
+        }
+        true
+    }
+
+    /// The epoch is over: deliveries that are only queued here belong to other nodes, outcomes of requests in flight will
+    /// not be recorded, and this node continues under a new epoch. Returns false if there is none yet.
+    async fn begin_anew(self: &Arc<Self>, term: &Arc<Term>) -> bool {
         term.end();
         self.fleet.homes.forget_all();
         let moves = self.dispatch.throw_away();
         self.carry_out(moves);
         if self.stop.is_cancelled() {
-            return;
+            return false;
         }
-        tracing::warn!(epoch = term.epoch.0, "the other nodes took this one for dead; it takes a new epoch");
         match join(&*self.store, &self.clock, &self.settings).await {
             Ok((term, at)) => {
                 *self.fleet.pulse.lock() = beginning(self.fleet.lease, at);
@@ -330,9 +369,13 @@ impl Inner {
                 self.alarm.ring();
                 // Its place among the others is another one.
                 self.fleet.alarm();
+                true
             }
             // The next beat finds the same, and tries again.
-            Err(error) => tracing::warn!(%error, "there is no new epoch yet"),
+            Err(error) => {
+                tracing::warn!(%error, "there is no new epoch yet");
+                false
+            }
         }
     }
 

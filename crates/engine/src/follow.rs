@@ -36,6 +36,8 @@ pub(crate) struct News {
     there: Notify,
     /// Changes may have been missed.
     missed: AtomicBool,
+    /// What is known may be of another server, whose versions mean nothing on this one.
+    is_foreign: AtomicBool,
     on_keys: RwLock<Vec<Box<dyn Fn() + Send + Sync>>>,
 }
 
@@ -49,6 +51,12 @@ impl News {
     pub(crate) fn missed_some(&self) {
         self.missed.store(true, Relaxed);
         self.there.notify_one();
+    }
+
+    /// Has everything read again, whatever its version.
+    pub(crate) fn server_changed(&self) {
+        self.is_foreign.store(true, Relaxed);
+        self.missed_some();
     }
 
     fn keys_changed(&self) {
@@ -69,12 +77,12 @@ struct Trail(VecDeque<(Duration, Mark)>);
 
 impl Trail {
     /// Notes a place, once in a while. Gives the one before which everybody has read everything.
-    fn note(&mut self, now: Duration, mark: Mark) -> Option<Mark> {
+    fn note(&mut self, now: Duration, mark: &Mark) -> Option<Mark> {
         let age = |at: Duration| now.saturating_sub(at);
         if self.0.back().is_some_and(|(at, _)| age(*at) < FORGET) {
             return None;
         }
-        self.0.push_back((now, mark));
+        self.0.push_back((now, mark.clone()));
         let mut old = None;
         while let Some((_, mark)) = self.0.pop_front_if(|(at, _)| age(*at) >= KEPT) {
             old = Some(mark);
@@ -111,7 +119,8 @@ impl Inner {
             }
             let missed = self.fleet.news.missed.swap(false, Relaxed);
             let anew = missed || ticks().saturating_sub(read_at) > GAP;
-            let read = if anew { self.reread(&mut unsure).await } else { self.read(mark, &mut unsure).await };
+            let read =
+                if anew { self.reread(&mut unsure).await } else { self.read(&mark, &mut unsure).await };
             match read {
                 Ok(next) => (mark, read_at) = (next, ticks()),
                 Err(error) => {
@@ -120,7 +129,7 @@ impl Inner {
                     continue;
                 }
             }
-            if let Some(old) = trail.note(ticks(), mark)
+            if let Some(old) = trail.note(ticks(), &mark)
                 && let Err(error) = self.store.forget_changes(old).await
             {
                 tracing::debug!(%error, "old changes are forgotten later");
@@ -131,10 +140,10 @@ impl Inner {
     /// Follows the changes since a mark. Gives the next one.
     async fn read(
         self: &Arc<Self>,
-        since: Mark,
+        since: &Mark,
         unsure: &mut BTreeSet<WebhookId>,
     ) -> Result<Mark, StoreError> {
-        let told = self.store.changes(Some(since)).await?;
+        let told = self.store.changes(Some(since.clone())).await?;
         let mut gates = unsure.clone();
         let mut tenants: BTreeMap<TenantId, Vec<WebhookId>> = BTreeMap::new();
         let mut cancelled = Vec::new();
@@ -168,8 +177,20 @@ impl Inner {
         let mut gates: BTreeSet<WebhookId> = self.coordination.known().into_iter().collect();
         gates.extend(self.store.troubled().await?.into_iter().map(|runtime| runtime.webhook));
         gates.extend(&here);
+        let is_foreign = self.fleet.news.is_foreign.swap(false, Relaxed);
         for tenant in self.registry.tenants() {
-            self.follow_tenant(&tenant, &[]).await?;
+            let read = match is_foreign {
+                true => self.registry.reload_tenant(&*self.store, &tenant).await,
+                false => Ok(()),
+            };
+            let read = match read {
+                Ok(()) => self.follow_tenant(&tenant, &[]).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = read {
+                self.fleet.news.is_foreign.fetch_or(is_foreign, Relaxed);
+                return Err(error);
+            }
         }
         for webhook in here {
             self.follow(webhook);
@@ -247,7 +268,7 @@ impl Inner {
     /// A delivery was called off elsewhere. If it is queued here it goes back, and the store, which knows the
     /// reason, ends it. If a request is under way the store says so when its outcome is recorded.
     fn call_off_one(self: &Arc<Self>, webhook: WebhookId, delivery: DeliveryId) {
-        if let Some(queued) = self.dispatch.take_one(webhook, delivery) {
+        if let Some(queued) = self.dispatch.take_cancelled(webhook, delivery) {
             self.give_back(queued);
         }
     }
@@ -262,11 +283,11 @@ mod tests {
         let mut trail = Trail::default();
         let mut forgotten = Vec::new();
         for second in 0..=1_200 {
-            let old = trail.note(Duration::from_secs(second), Mark(second as i64));
-            forgotten.extend(old.map(|mark| (second, mark.0)));
+            let old = trail.note(Duration::from_secs(second), &Mark::at(second as i64));
+            forgotten.extend(old.map(|mark| (second, mark.position)));
         }
         let expected: Vec<_> = (600..=1_200).step_by(60).map(|at| (at, at as i64 - 600)).collect();
         assert_eq!(forgotten, expected);
-        assert_eq!(trail.note(Duration::from_secs(9_999), Mark(2_000)), Some(Mark(1_200)));
+        assert_eq!(trail.note(Duration::from_secs(9_999), &Mark::at(2_000)), Some(Mark::at(1_200)));
     }
 }

@@ -12,6 +12,7 @@ use crate::{
         redis::{Asked, Given, Shared, Slot},
     },
     dispatch::{Moves, Ready, Refusal, Refused},
+    record::Ending,
     registry::Hook,
 };
 
@@ -30,7 +31,7 @@ pub(crate) enum Gate {
     /// Send it.
     Go,
     /// It is over without a request.
-    End(Next),
+    End(Ending),
     /// Nodes keep dying while they send it: counted as a failed attempt.
     Poison,
     /// It is not ours any more.
@@ -93,12 +94,15 @@ impl Inner {
         if !self.fleet.may_send() {
             return start.into_iter().map(|ready| Refused { ready, how: Refusal::Silence }).collect();
         }
-        let now = self.clock.now();
+        let (now, confirmed_now) = (self.clock.now(), self.clock.confirmed_now());
         let mut known = Vec::with_capacity(start.len());
         for ready in start {
             match self.registry.hook(ready.webhook) {
                 // What is over needs nobody's leave to end, and no token.
-                Some(hook) if ready.term.is_over() || end_without_request(&ready, &hook, now).is_some() => {
+                Some(hook)
+                    if ready.term.is_over()
+                        || end_without_request(&ready, &hook, confirmed_now).is_some() =>
+                {
                     self.spawn(ready, Pass { hook, probe: None, circuit: CircuitState::Closed, slot: None });
                 }
                 Some(hook) => known.push((ready, hook)),
@@ -243,7 +247,7 @@ impl Inner {
                     let reason = hook.and_then(|hook| hook.state.cancels_because().map(str::to_owned));
                     inner.free_slot(&ready);
                     let reason = reason.unwrap_or_else(|| "the webhook is gone".into());
-                    inner.record_end(ready, Next::Cancelled { reason });
+                    inner.record_end(ready, Ending::of_webhook(reason));
                 }
                 Err(error) => {
                     tracing::warn!(
@@ -261,8 +265,8 @@ impl Inner {
         if ready.term.is_over() {
             return Ok(Gate::Lost);
         }
-        if let Some(next) = end_without_request(ready, hook, self.clock.now()) {
-            return Ok(Gate::End(next));
+        if let Some(ending) = end_without_request(ready, hook, self.clock.confirmed_now()) {
+            return Ok(Gate::End(ending));
         }
         if ready.deaths >= decide::POISON_DEATHS {
             return Ok(Gate::Poison);
@@ -271,23 +275,27 @@ impl Inner {
         if ready.rescues > 0 && !self.store.mark_sending(ready.term.epoch, ready.id).await? {
             return Ok(Gate::Lost);
         }
+        // It may have been cancelled between its start and now.
+        if let Some(reason) = self.dispatch.cancel_reason(ready.id) {
+            return Ok(Gate::End(Next::Cancelled { reason }.into()));
+        }
         // Getting here may have taken its time.
         Ok(if self.fleet.may_send() { Gate::Go } else { Gate::Late })
     }
 }
 
 /// How a delivery ends before it is sent, if it does: its webhook is over, its payload is gone, or it has waited for
-/// too long.
-fn end_without_request(ready: &Ready, hook: &Hook, now: Time) -> Option<Next> {
+/// too long by the confirmed time.
+fn end_without_request(ready: &Ready, hook: &Hook, confirmed_now: Time) -> Option<Ending> {
     if let Some(reason) = hook.state.cancels_because() {
-        return Some(Next::Cancelled { reason: reason.to_owned() });
+        return Some(Ending::of_webhook(reason));
     }
     if ready.event.is_erased() {
-        return Some(Next::Cancelled { reason: ERASED.into() });
+        return Some(Next::Cancelled { reason: ERASED.into() }.into());
     }
-    if hook.has_expired(now) {
-        return Some(Next::Cancelled { reason: crate::expiry::EXPIRED.into() });
+    if hook.has_expired(confirmed_now) {
+        return Some(Ending::of_webhook(crate::expiry::EXPIRED));
     }
-    let too_old = now >= decide::gives_up_at(ready.created_at, &hook.policy);
-    too_old.then_some(Next::Dead { reason: DeadReason::Expired })
+    let too_old = confirmed_now >= decide::gives_up_at(ready.created_at, &hook.policy);
+    too_old.then(|| Next::Dead { reason: DeadReason::Expired }.into())
 }

@@ -243,11 +243,12 @@ impl Inner {
             self.flush_health().await;
             let now = self.clock.now();
             self.coordination.tidy(now, &|webhook| self.registry.hook(webhook));
-            let old = now.back(Grain::Minute.kept());
+            let confirmed_now = self.clock.confirmed_now();
+            let old = confirmed_now.back(Grain::Minute.kept());
             while matches!(self.store.forget_rollups(old, STEP).await, Ok(STEP)) {
                 tokio::task::yield_now().await;
             }
-            while matches!(self.store.forget_traffic(now, STEP).await, Ok(STEP)) {
+            while matches!(self.store.forget_traffic(confirmed_now, STEP).await, Ok(STEP)) {
                 tokio::task::yield_now().await;
             }
         }

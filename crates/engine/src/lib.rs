@@ -10,7 +10,9 @@
 //!
 //! Among other nodes on the same store: `fleet` beats and takes over from the dead, `follow` learns what others
 //! changed, `homes` are webhooks that one node alone sends to, `shares` divides what all use together,
-//! `sharing` has Redis count it instead.
+//! `sharing` has Redis count it instead. `lease_auditor` recovers what the store says a node owns and memory does not know.
+//!
+//! `timekeeping` reads the clock that `clock` follows, and moves what was planned by a wrong time.
 //!
 //! The engine carries out what `redrive-core` decides and `redrive-store` remembers. Only `record` writes
 //! outcomes, only `queue` claims, `trace` makes spans of it all, only `clock` reads a clock or rolls dice.
@@ -30,6 +32,7 @@ mod gate;
 mod health;
 mod homes;
 mod ids;
+mod lease_auditor;
 mod metrics;
 mod notify;
 mod operations;
@@ -46,6 +49,7 @@ mod shares;
 mod sharing;
 mod supervisor;
 mod tenancy;
+mod timekeeping;
 mod trace;
 mod verification;
 mod waiting;
@@ -65,7 +69,7 @@ pub use dispatch::{Held, Load};
 pub use metrics::{Fault, Metrics, Series};
 pub use notify::{MailError, Mailed, Mailer, Mailing, Post};
 pub use operations::{Survey, TurnError};
-pub use publish::{Draft, PublishError, Receipt};
+pub use publish::{Draft, OrderedPosition, PublishError, Receipt};
 pub use queue::amqp::Tickets;
 pub use registry::{Hook, Registry};
 pub use replay::{ReplayError, ReplayTo};
@@ -81,6 +85,7 @@ use crate::{
     dispatch::Dispatch,
     fleet::Fleet,
     health::Health,
+    lease_auditor::Transfers,
     notify::Notifying,
     operations::Operating,
     queue::amqp::Office,
@@ -124,6 +129,8 @@ struct Inner {
     notifying: Notifying,
     /// Outcomes that the store has not taken yet.
     kept: Kept,
+    /// Operations that may commit leases and have not handed them over yet.
+    transfers: Arc<Transfers>,
     /// When the scheduler looks again.
     alarm: Alarm,
     /// This node among others, and the epoch that it has now.

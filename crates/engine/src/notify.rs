@@ -299,7 +299,7 @@ impl Inner {
         };
         let why: String = why.chars().filter(|char| *char != '\0').take(ERROR).collect();
         let now = self.clock.now();
-        if never || now.since(id.time()) >= PATIENCE {
+        if never || self.clock.confirmed_now().since(id.time()) >= PATIENCE {
             tracing::error!(notice_id = %id, %tenant, error = why, "a notice is not sent as a mail: it is given up on");
             return Told::Over(Telling::GivenUp, Some(why));
         }

@@ -110,7 +110,7 @@ impl<'a> Pruner<'a> {
 
     /// What is old now, for each tenant.
     async fn cutoffs(&self) -> Result<BTreeMap<TenantId, Cutoffs>, StoreError> {
-        let now = self.inner.clock.now();
+        let now = self.inner.clock.confirmed_now();
         let server = self.inner.settings.retention;
         let mut all = BTreeMap::new();
         loop {
@@ -243,7 +243,7 @@ impl<'a> Pruner<'a> {
 
     /// What owners were told.
     async fn notices(&mut self) -> Result<(), StoreError> {
-        let before = self.inner.clock.now().back(NOTICES_KEPT);
+        let before = self.inner.clock.confirmed_now().back(NOTICES_KEPT);
         while !self.is_over() {
             let (began, rows) = (ticks(), self.stride.rows());
             if self.inner.store.forget_notices(before, rows).await? < rows {

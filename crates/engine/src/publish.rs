@@ -17,7 +17,7 @@ use redrive_core::{
     trace::Trace,
     webhook::WebhookState,
 };
-use redrive_store::{Birth, KeyClaim, NewDelivery, NewEvent, Published, StoreError};
+use redrive_store::{Birth, KeyClaim, NewDelivery, NewEvent, PublishOrder, Published, StoreError};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -56,6 +56,15 @@ pub struct Draft {
     pub only: Option<WebhookId>,
     /// The publisher's trace, if it has one.
     pub trace: Option<Box<Trace>>,
+}
+
+/// A position in an order of publishes.
+#[derive(Clone, Debug)]
+pub struct OrderedPosition {
+    /// The order, which may be broken off.
+    pub order: Arc<PublishOrder>,
+    /// Counts from 0.
+    pub position: u64,
 }
 
 /// What a publisher gets for its event.
@@ -120,21 +129,37 @@ impl Engine {
         if event_type::is_reserved(&draft.event_type) && draft.only.is_none() {
             return Err(PublishError::Reserved);
         }
-        self.take_in(draft).await
+        self.take_in(draft, None).await
+    }
+
+    /// The same for an event that is stored after everything before it in an order. It fails if one of those fails.
+    pub async fn publish_in_order(
+        &self,
+        draft: Draft,
+        position: OrderedPosition,
+    ) -> Result<Receipt, PublishError> {
+        if event_type::is_reserved(&draft.event_type) {
+            return Err(PublishError::Reserved);
+        }
+        self.take_in(draft, Some(&position)).await
     }
 
     /// The same for an event that Redrive itself has to tell.
     pub(crate) async fn publish_own(&self, draft: Draft) -> Result<Receipt, PublishError> {
-        self.take_in(draft).await
+        self.take_in(draft, None).await
     }
 
-    async fn take_in(&self, draft: Draft) -> Result<Receipt, PublishError> {
+    async fn take_in(
+        &self,
+        draft: Draft,
+        position: Option<&OrderedPosition>,
+    ) -> Result<Receipt, PublishError> {
         let inner = &self.0;
         let (event, only) = inner.event(draft);
         event.validate()?;
         let event = Arc::new(event);
         let publishing = inner.trace_publish(&event);
-        let published = self.publish_event(&event, only).await;
+        let published = self.publish_event(&event, only, position).await;
         if let Some(publishing) = publishing {
             publishing.ends(&published);
         }
@@ -145,6 +170,7 @@ impl Engine {
         &self,
         event: &Arc<Event>,
         only: Option<WebhookId>,
+        position: Option<&OrderedPosition>,
     ) -> Result<Receipt, PublishError> {
         let inner = &self.0;
         let mut renewals = 0;
@@ -154,7 +180,7 @@ impl Engine {
             let fan_out =
                 inner.registry.fan_out(store, &event.tenant, &event.event_type, subject, only).await?;
             let Some(mut fan_out) = fan_out else { return Err(PublishError::NoTenant) };
-            fan_out.hooks.retain(|hook| !hook.has_expired(event.timestamp));
+            fan_out.hooks.retain(|hook| !hook.has_expired(inner.clock.confirmed_now()));
             leave_out_filtered(event, only, &mut fan_out.hooks);
             let deliveries = fan_out.hooks.len();
             let term = inner.fleet.term();
@@ -168,7 +194,7 @@ impl Engine {
                     None => continue,
                 }
             }
-            match inner.commit(&term, event, fan_out).await? {
+            match inner.commit(&term, event, fan_out, position).await? {
                 Published::ConfigChanged => inner.registry.refresh(store, &event.tenant).await?,
                 Published::New { sequence_number } => {
                     inner.metrics.published.inc();
@@ -255,7 +281,7 @@ impl Inner {
         if event.idempotency_key.is_some() {
             // Offered by a version that never was, it is only looked up.
             let nowhere = FanOut { version: -1, hooks: Vec::new(), ..fan_out };
-            if let Published::Duplicate { event } = self.commit(term, event, nowhere).await? {
+            if let Published::Duplicate { event } = self.commit(term, event, nowhere, None).await? {
                 return Ok(Some(self.repeated(event)));
             }
         }
@@ -273,15 +299,21 @@ impl Inner {
         term: &Arc<Term>,
         event: &Arc<Event>,
         fan_out: FanOut,
+        position: Option<&OrderedPosition>,
     ) -> Result<Published, StoreError> {
+        if let Some(ordered) = position {
+            ordered.order.wait_for_turn(ordered.position).await?;
+        }
         let began = clock::ticks();
         let traced = self.nanos_if_recorded(event);
+        let transfer = self.transfers.open();
         let planned = self.plan(event, fan_out.hooks);
         let new = NewEvent {
             event: event.clone(),
             claim: event.idempotency_key.as_ref().map(|_| KeyClaim {
                 body_hash: event.body_hash(),
                 expires_at: event.timestamp + self.settings.idempotency_window,
+                confirmed_now: self.clock.confirmed_now(),
             }),
             config_version: fan_out.version,
             epoch: term.epoch,
@@ -295,16 +327,21 @@ impl Inner {
                     birth: planned.birth,
                 })
                 .collect(),
+            order: position.map(|ordered| ordered.order.clone()),
         };
         let (answer, answered) = oneshot::channel();
         let (inner, event, term) = (self.clone(), event.clone(), term.clone());
         let done = Box::new(move |result: Result<Published, StoreError>| {
             inner.trace_commit(&event, traced, &result);
             inner.committed(&term, &event, planned, began, &result);
+            drop(transfer);
             // The publisher may have gone away; its event is published all the same.
             let _ = answer.send(result);
         });
         self.store.publish(new, done);
+        if let Some(ordered) = position {
+            ordered.order.advance(ordered.position);
+        }
         answered.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the store has stopped".into())))
     }
 

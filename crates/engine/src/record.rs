@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use redrive_core::{
-    AttemptId, DeliveryStatus, FailureCategory, Time,
+    AttemptId, DeliveryStatus, FailureCategory,
     breaker::{Call, SavedCircuit},
     decide::{Decided, Decision, Situation, decide, has_failed_for_too_long},
     event::ERASED,
@@ -47,6 +47,25 @@ pub(crate) struct Pending {
     verdict: Option<(Verdict, Arc<Hook>)>,
 }
 
+/// How a delivery ends without a request.
+pub(crate) struct Ending {
+    next: Next,
+    requires_ended_webhook: bool,
+}
+
+impl Ending {
+    /// Cancelled because of the state of its webhook, which the store confirms or refuses.
+    pub(crate) fn of_webhook(reason: impl Into<String>) -> Self {
+        Self { next: Next::Cancelled { reason: reason.into() }, requires_ended_webhook: true }
+    }
+}
+
+impl From<Next> for Ending {
+    fn from(next: Next) -> Self {
+        Self { next, requires_ended_webhook: false }
+    }
+}
+
 /// Outcomes that the store has not taken yet.
 #[derive(Default)]
 pub(crate) struct Kept {
@@ -62,16 +81,19 @@ impl Inner {
         let now = self.clock.now();
         let hook = &pass.hook;
         let verdict = classify(&tried.answer(), &hook.policy, now);
-        let cancel = self.dispatch.cancel_reason(ready.id).or_else(|| self.webhook_over(&ready));
+        let requested = self.dispatch.cancel_reason(ready.id);
+        let is_requested = requested.is_some();
+        let cancel = requested.or_else(|| self.webhook_over(&ready));
         let decided = self.decide(&ready, hook, &verdict, cancel.is_some());
         let report = self.report(&pass, &tried, &verdict, &decided, cancel.is_some());
         let changed = self.tell_all(hook, report).await;
-        let disable = self.disable(&decided, &changed, category(&verdict).is_some(), now);
-        // Before the slot is free: what is queued behind must not be sent while this is being stored.
-        if let Some(reason) = &disable {
-            self.registry.presume_disabled(hook, reason);
-        }
+        let disable = self.disable(&decided, &changed, category(&verdict).is_some());
         self.circuit_changed(hook, &changed);
+        // Before the slot is free: queued deliveries return to the store and wait there until this outcome is recorded
+        // or refused. The webhook counts as disabled only once the store says so.
+        if disable.is_some() {
+            self.park(hook, None);
+        }
         if let Some(until) = decided.hold_until {
             self.park(hook, Some(until));
         }
@@ -94,12 +116,14 @@ impl Inner {
         causes.extend(causes::died_of(&ready, &decided, attempt.error_message.as_deref(), now));
         let because = |why: &String| causes::disabled(&ready.event.tenant, ready.webhook, why, now);
         causes.extend(disable.as_ref().map(because));
+        let next = next(&decided.decision, cancel.clone());
         let outcome = Outcome {
             epoch: ready.term.epoch,
             delivery: ready.id,
             tenant: ready.event.tenant.clone(),
             webhook: ready.webhook,
-            next: next(&decided.decision, cancel.clone()),
+            requires_ended_webhook: matches!(next, Next::Cancelled { .. }) && !is_requested,
+            next,
             attempt: Some(attempt),
             knows_cancel: cancel.is_some(),
             disable: disable.map(|reason| Disable { reason, url: hook.url.to_string() }),
@@ -137,12 +161,13 @@ impl Inner {
     }
 
     /// Why the webhook is to be disabled, if it is.
-    fn disable(&self, decided: &Decided, changed: &Changed, failed: bool, now: Time) -> Option<String> {
+    fn disable(&self, decided: &Decided, changed: &Changed, failed: bool) -> Option<String> {
         if decided.disable_webhook {
             return Some(GONE.to_owned());
         }
         let at_most = self.settings.disable_after;
-        if !failed || !has_failed_for_too_long(changed.failing_since, at_most, now) {
+        let confirmed_now = self.clock.confirmed_now();
+        if !failed || !has_failed_for_too_long(changed.failing_since, at_most, confirmed_now) {
             return None;
         }
         let length = match at_most.unwrap_or_default().as_secs() {
@@ -153,7 +178,8 @@ impl Inner {
     }
 
     /// Records the end of a delivery that was not sent.
-    pub(crate) fn record_end(self: &Arc<Self>, ready: Ready, next: Next) {
+    pub(crate) fn record_end(self: &Arc<Self>, ready: Ready, ending: Ending) {
+        let Ending { next, requires_ended_webhook } = ending;
         let at = self.clock.now();
         let died = match &next {
             Next::Dead { reason } => causes::died(&ready, *reason, None, at),
@@ -167,6 +193,7 @@ impl Inner {
             attempt: None,
             next,
             knows_cancel: true,
+            requires_ended_webhook,
             disable: None,
             effects: Effects::default(),
             causes: died.into_iter().collect(),
@@ -201,6 +228,7 @@ impl Inner {
         let situation = Situation {
             attempt: ready.attempt,
             created_at: ready.created_at,
+            confirmed_now: self.clock.confirmed_now(),
             cancel_requested,
             policy: &hook.policy,
         };
@@ -268,8 +296,10 @@ impl Inner {
             // Whatever followed from it may not have been done.
             Ok(Recorded::Again) => self.done(&pending, pending.outcome.disable.is_some()),
             Ok(Recorded::CancelRequested(reason)) => self.decide_again(pending, reason),
+            Ok(Recorded::WebhookNotEnded) => self.decide_without_end(pending),
             Ok(Recorded::Fenced) => {
                 self.keep_effects(&pending.outcome);
+                self.refresh_after_disable(&pending.outcome, false);
                 self.lost(&pending.ready);
             }
             // Never to be stored as it is: without its details it can be.
@@ -320,10 +350,7 @@ impl Inner {
         self.health.ended(&outcome.tenant, status, 1, outcome.at);
         let attempt = outcome.attempt.as_ref().map(|attempt| (attempt.number, attempt.failure_category));
         self.metrics.ended(&pending.ready, status, attempt);
-        if disabled {
-            let reason = outcome.disable.as_ref().map_or(GONE, |disable| &disable.reason);
-            self.webhook_disabled(pending.ready.webhook, outcome.tenant.clone(), reason);
-        }
+        self.refresh_after_disable(outcome, disabled);
         self.say(pending);
         if status != DeliveryStatus::Pending {
             let attempts = pending.ready.attempt - u32::from(outcome.attempt.is_none());
@@ -378,6 +405,33 @@ impl Inner {
         self.offer(Pending { outcome: Arc::new(outcome), ready, verdict });
     }
 
+    /// The delivery was to be cancelled because its webhook has ended, and the stored webhook has not: memory was
+    /// wrong. The webhook is read again; then an attempt is decided without the cancellation, and a delivery without
+    /// one returns to its lane.
+    fn decide_without_end(self: &Arc<Self>, pending: Pending) {
+        let Pending { outcome, ready, verdict } = pending;
+        let inner = self.clone();
+        self.runtime.spawn(async move {
+            inner.reload_webhook(&outcome.tenant, outcome.webhook).await;
+            let mut outcome = Outcome::clone(&outcome);
+            let (Some((failure, hook)), Some(attempt)) = (&verdict, &mut outcome.attempt) else {
+                return inner.give_back(ready);
+            };
+            let decided = inner.decide(&ready, hook, failure, false);
+            attempt.status = attempt_status(&decided.decision);
+            attempt.next_retry_at = match decided.decision {
+                Decision::Retry { at } => Some(at),
+                _ => None,
+            };
+            let error = attempt.error_message.as_deref();
+            outcome.causes.extend(causes::died_of(&ready, &decided, error, outcome.at));
+            outcome.next = next(&decided.decision, None);
+            outcome.requires_ended_webhook = false;
+            outcome.knows_cancel = false;
+            inner.offer(Pending { outcome: Arc::new(outcome), ready, verdict });
+        });
+    }
+
     fn without_details(self: &Arc<Self>, pending: Pending, why: &str) {
         let Pending { outcome, ready, verdict } = pending;
         let mut outcome = Outcome::clone(&outcome);
@@ -400,7 +454,10 @@ impl Inner {
                 );
                 self.metrics.fault(Fault::Outcome).inc();
                 self.keep_effects(&outcome);
+                self.refresh_after_disable(&outcome, false);
                 self.settle(&ready, true);
+                // Sent again at the next start, and not by the lease auditor every few minutes.
+                self.dispatch.keep_owned(ready.id);
             }
         }
     }

@@ -426,11 +426,63 @@ impl Registry {
         config.version = version;
     }
 
-    /// Treats a webhook as disabled from now on, ahead of the store being told. What the store says next
-    /// replaces it.
-    pub(crate) fn presume_disabled(&self, hook: &Hook, reason: &str) {
-        let state = WebhookState::Disabled(reason.to_owned());
-        self.keep(&Arc::new(Hook { state, ..hook.clone() }));
+    /// Reads all webhooks and event types of a tenant again and replaces what memory knows, whatever its version: after a
+    /// fail-over the same version may mean something else.
+    pub(crate) async fn reload_tenant(&self, store: &dyn Store, tenant: &TenantId) -> Result<(), StoreError> {
+        let (mut fresh, mut known) = (Config::default(), 0);
+        loop {
+            let Some(changes) = store.config_changes(tenant.clone(), known, PAGE).await? else {
+                // It is unknown to this server: a refresh removes it.
+                return self.refresh(store, tenant).await.map(drop);
+            };
+            let version = changes.version;
+            for webhook in changes.webhooks {
+                let tenancy = self.tenancy(tenant);
+                fresh.put(Arc::new(Hook::new(webhook, version, tenancy, &self.defaults)));
+            }
+            known = version;
+            self.tenancy(tenant).set(changes.rules.clone());
+            fresh.strict = changes.rules.strict_event_types;
+            if !changes.more {
+                let catalogue = Catalogue::default();
+                fresh.catalogue = Arc::new(catalogue.refreshed(store, tenant, changes.types_version).await?);
+                fresh.version = version;
+                break;
+            }
+        }
+        let mut by_id = self.by_id.write();
+        by_id.retain(|_, known| matches!(known, Known::There(hook) if hook.tenant.id != *tenant));
+        by_id.extend(fresh.hooks.iter().map(|(id, hook)| (*id, Known::There(hook.clone()))));
+        drop(by_id);
+        self.tenants.write().insert(tenant.clone(), Arc::new(RwLock::new(fresh)));
+        Ok(())
+    }
+
+    /// Reads one webhook from the store and replaces the entry in memory, even where the versions are equal. An entry
+    /// that another task replaces during the read stays.
+    pub(crate) async fn reload(
+        &self,
+        store: &dyn Store,
+        tenant: &TenantId,
+        id: WebhookId,
+    ) -> Result<(), StoreError> {
+        self.refresh(store, tenant).await?;
+        let Some(before) = self.hook(id) else { return Ok(()) };
+        let Some(webhook) = store.webhooks_by_id(vec![id]).await?.pop() else { return Ok(()) };
+        let tenancy = self.tenancy(&webhook.tenant);
+        let found = Arc::new(Hook::new(webhook, before.version, tenancy, &self.defaults));
+        if !self.hook(id).is_some_and(|now| Arc::ptr_eq(&now, &before)) {
+            return Ok(());
+        }
+        self.keep(&found);
+        let config = self.tenants.read().get(tenant).cloned();
+        if let Some(config) = config {
+            let mut config = config.write();
+            if config.hooks.get(&id).is_some_and(|known| known.version == found.version) {
+                config.put(found);
+            }
+        }
+        Ok(())
     }
 
     fn remember(&self, webhook: Webhook, version: i64) -> Arc<Hook> {

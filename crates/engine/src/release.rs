@@ -28,7 +28,7 @@ impl Inner {
             for part in deliveries.chunks(HAND_BACK) {
                 inner.release(part).await;
                 for ready in part {
-                    inner.dispatch.unreserve(ready.webhook, &ready.lane, 1, ready.event.weight());
+                    inner.dispatch.returned(ready);
                 }
             }
             inner.alarm.ring();

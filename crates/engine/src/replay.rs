@@ -176,7 +176,7 @@ impl Inner {
     /// Calls a delivery off that a node has, should it be this one and have it queued only.
     pub(crate) fn call_off_here(self: &Arc<Self>, webhook: WebhookId, delivery: DeliveryId, reason: String) {
         if let Some(queued) = self.dispatch.cancel(webhook, delivery, reason.clone()) {
-            self.record_end(queued, Next::Cancelled { reason });
+            self.record_end(queued, Next::Cancelled { reason }.into());
         }
     }
 }

@@ -103,6 +103,8 @@ impl Inner {
         loop {
             match self.store.others(self.fleet.term().epoch).await {
                 Ok(others) if others.is_empty() => return,
+                // An engine that was stopped must not end the epoch of its successor.
+                Ok(_) if self.stop.is_cancelled() => return,
                 Ok(others) => {
                     for dead in others {
                         self.rescue(dead).await;
@@ -190,10 +192,10 @@ impl Inner {
             {
                 tracing::warn!(%error, "the store has made no room for later events yet");
             }
-            while matches!(self.store.forget_keys(self.clock.now(), KEYS).await, Ok(KEYS)) {
+            while matches!(self.store.forget_keys(self.clock.confirmed_now(), KEYS).await, Ok(KEYS)) {
                 tokio::task::yield_now().await;
             }
-            let old = self.clock.now().back(OPERATIONS_KEPT);
+            let old = self.clock.confirmed_now().back(OPERATIONS_KEPT);
             if let Err(error) = self.store.forget_operations(old, KEYS).await {
                 tracing::warn!(%error, "old bulk operations cannot be forgotten yet");
             }

@@ -19,6 +19,8 @@ pub struct Settings {
     /// Where nodes share a store: whoever has not shown for so long that it is alive is dead, and the others take
     /// over what it had.
     pub lease: Duration,
+    /// How often leases in the store are compared with memory; see `lease_auditor`.
+    pub lease_audit_interval: Duration,
     /// Requests under way at once, over all webhooks; one counts until its outcome is stored.
     pub max_in_flight: usize,
     /// Requests under way at once to one webhook that does not say otherwise.
@@ -95,6 +97,7 @@ impl Default for Settings {
             node: "redrive".into(),
             role: Role::default(),
             lease: Duration::from_secs(5),
+            lease_audit_interval: Duration::from_secs(60),
             max_in_flight: 1_000,
             webhook_max_in_flight: 5,
             tenant_max_in_flight: None,

@@ -115,7 +115,7 @@ mod tests {
 
     fn node(epoch: i64, pools: &[&str]) -> Node {
         let pools = pools.iter().map(|pool| (*pool).to_owned()).collect();
-        Node { epoch: Epoch(epoch), name: String::new(), role: Role::All, pools, beats: 0 }
+        Node { epoch: Epoch(epoch), incarnation: 0, name: String::new(), role: Role::All, pools, beats: 0 }
     }
 
     fn shares(global: u32) -> Shares {

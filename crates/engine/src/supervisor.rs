@@ -27,7 +27,7 @@ use crate::{
     release::{HAND_BACK, by_epoch},
     schedule::{AHEAD, Alarm},
     shares::Shares,
-    verification,
+    timekeeping, verification,
 };
 
 /// How long what was cut off may take to be recorded.
@@ -43,9 +43,7 @@ impl Engine {
         metrics: &mut MetricsRegistry,
     ) -> Result<Self, StoreError> {
         let shared = store.is_shared();
-        if shared {
-            fleet::set_clock(&*store, &clock).await?;
-        }
+        let timekeeping = timekeeping::begin(&*store, &clock).await?;
         store.prepare(clock.now() + AHEAD).await?;
         let joined = fleet::join(&*store, &clock, &settings).await?;
         // Before anything else is read: whatever changes from here on is told.
@@ -83,6 +81,7 @@ impl Engine {
             notifying: Notifying::default(),
             kept: Kept::default(),
             alarm: Alarm::new(),
+            transfers: Arc::default(),
             runtime: tokio::runtime::Handle::current(),
             cut: CancellationToken::new(),
             stop: CancellationToken::new(),
@@ -108,6 +107,7 @@ impl Engine {
             inner.hint_through(&common);
             tokio::spawn(inner.clone().keep_sharing(common, link));
         }
+        tokio::spawn(inner.clone().run_timekeeping(timekeeping));
         tokio::spawn(inner.clone().keep_gates());
         tokio::spawn(inner.clone().keep_expiring());
         tokio::spawn(inner.clone().keep_counting());
@@ -119,6 +119,7 @@ impl Engine {
         inner.begin_tickets();
         tokio::spawn(inner.clone().keep_offering());
         tokio::spawn(inner.clone().keep_house());
+        tokio::spawn(inner.clone().audit_leases());
         tokio::spawn(inner.clone().keep_pruning());
         tokio::spawn(inner.clone().keep_telling());
         tokio::spawn(inner.clone().keep_watching());
@@ -137,7 +138,7 @@ impl Engine {
                 }
             }
             for ready in part {
-                inner.dispatch.unreserve(ready.webhook, &ready.lane, 1, ready.event.weight());
+                inner.dispatch.returned(ready);
             }
         }
         if tokio::time::timeout(deadline, self.settled()).await.is_err() {

@@ -120,7 +120,7 @@ impl Inner {
     fn challenge_headers(&self, webhook: &Webhook, body: &[u8]) -> HeaderMap {
         let now = self.clock.now();
         let id = EventId::new(now, &clock::randomness()).to_string();
-        let secrets: Vec<_> = signature::live(&webhook.secrets, now).collect();
+        let secrets: Vec<_> = signature::live(&webhook.secrets, self.clock.confirmed_now()).collect();
         let signed = signature::sign(webhook.spec.signature, &secrets, &id, now, body);
         [
             (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),

@@ -1,14 +1,17 @@
 //! Changing webhooks: in the store first, then in memory, then whatever follows from the change.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use redrive_core::{
     TenantId, WebhookId,
     webhook::{Webhook, WebhookState},
 };
-use redrive_store::{Changed, Next, StoreError, Tenant, Versioned};
+use redrive_store::{Changed, Outcome, StoreError, Tenant, Versioned};
 
-use crate::{Engine, Inner, notify::causes::disabled_by};
+use crate::{Engine, Inner, notify::causes::disabled_by, record::Ending};
+
+/// The delay before a failed read of a webhook is repeated.
+const RELOAD_RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// Why a webhook was not changed.
 #[derive(Debug, thiserror::Error)]
@@ -171,22 +174,32 @@ impl Inner {
     fn call_off(self: &Arc<Self>, webhook: WebhookId, state: &WebhookState) {
         let Some(reason) = state.cancels_because() else { return };
         for queued in self.dispatch.take_queued(webhook) {
-            self.record_end(queued, Next::Cancelled { reason: reason.to_owned() });
+            self.record_end(queued, Ending::of_webhook(reason));
         }
         self.runtime.spawn(self.clone().sweep_all());
     }
 
-    /// An outcome has disabled a webhook: learn of it and sweep up.
-    pub(crate) fn webhook_disabled(self: &Arc<Self>, webhook: WebhookId, tenant: TenantId, reason: &str) {
-        tracing::warn!(webhook_id = %webhook, %tenant, reason, "a webhook is disabled");
+    /// Reads a webhook again after an outcome that was to disable it, whether the store did so, refused, or did not
+    /// record the outcome at all. Then resumes sending, or cancels what is pending, by what the store says.
+    pub(crate) fn refresh_after_disable(self: &Arc<Self>, outcome: &Outcome, disabled: bool) {
+        let Some(disable) = &outcome.disable else { return };
+        let (webhook, tenant) = (outcome.webhook, outcome.tenant.clone());
+        if disabled {
+            tracing::warn!(webhook_id = %webhook, %tenant, reason = disable.reason, "webhook disabled");
+        }
         let inner = self.clone();
-        self.runtime.spawn(async move {
-            if let Err(error) = inner.registry.refresh(&*inner.store, &tenant).await {
-                tracing::warn!(webhook_id = %webhook, %error, "the disabled webhook is learnt of with the next publish");
+        self.runtime.spawn(async move { inner.reload_webhook(&tenant, webhook).await });
+    }
+
+    /// Replaces the entry of a webhook in memory by what the store says, however long that takes, and follows the change.
+    pub(crate) async fn reload_webhook(self: &Arc<Self>, tenant: &TenantId, webhook: WebhookId) {
+        while let Err(error) = self.registry.reload(&*self.store, tenant, webhook).await {
+            tracing::warn!(webhook_id = %webhook, %tenant, %error, "reading a webhook again failed; will retry");
+            if self.stop.is_cancelled() || matches!(error, StoreError::Refused(_)) {
+                return;
             }
-            if let Some(hook) = inner.registry.hook(webhook) {
-                inner.call_off(webhook, &hook.state);
-            }
-        });
+            tokio::time::sleep(RELOAD_RETRY_DELAY).await;
+        }
+        self.follow(webhook);
     }
 }

@@ -164,6 +164,7 @@ async fn publish_leased(store: &Arc<dyn Store>, hook: &Webhook, epoch: redrive_s
         config_version: version,
         epoch,
         deliveries: vec![delivery],
+        order: None,
     };
     let (tell, told) = tokio::sync::oneshot::channel();
     store.publish(new, Box::new(move |result| tell.send(result).unwrap()));

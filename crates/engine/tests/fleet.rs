@@ -17,10 +17,15 @@ use std::{
 };
 
 use many::{Fleet, LEASE, On, delivered, holding, named, nodes, on_every_store, workers};
-use redrive_core::{DeliveryStatus, Role, TenantId, lane::Ordering, tenant::DEFAULT_POOL};
+use redrive_core::{
+    DeliveryStatus, Role, TenantId,
+    lane::Ordering,
+    tenant::DEFAULT_POOL,
+    webhook::{Webhook, WebhookState},
+};
 use redrive_engine::Settings;
-use redrive_store::NewNode;
-use redrive_testkit::{Receiver, Reply};
+use redrive_store::{Delivery, LaneRoom, NewNode, Owned};
+use redrive_testkit::{Gate, Receiver, Reply};
 use world::{SECOND, START, all_are, draft, numbers, schedule};
 
 on_every_store!(
@@ -31,6 +36,10 @@ on_every_store!(
     strict_order_holds_whoever_publishes_sends_and_dies,
     an_api_node_publishes_and_a_worker_sends,
     a_home_with_nothing_to_do_is_left,
+    a_fenced_410_does_not_disable_the_webhook,
+    a_410_from_an_old_url_does_not_disable_the_webhook_on_any_node,
+    a_lease_that_memory_does_not_know_is_recovered,
+    leases_that_memory_knows_are_left_alone_by_the_auditor,
 );
 
 async fn what_a_dead_node_had_is_sent_by_another_within_a_lease(on: On) {
@@ -217,4 +226,109 @@ async fn a_home_with_nothing_to_do_is_left(on: On) {
     };
     assert!(!may_have().await, "one of the nodes is its home");
     world.eventually("nobody is its home", may_have).await;
+}
+
+/// A receiver whose first reply is a 410 that waits for the gate; later replies are 200.
+async fn gone_once() -> (Receiver, Gate) {
+    let gate = Gate::closed();
+    let held = gate.clone();
+    let receiver = Receiver::with(move |arrival| match arrival.number {
+        1 => Reply::status(410).held_by(&held),
+        _ => Reply::status(200),
+    })
+    .await;
+    (receiver, gate)
+}
+
+async fn a_fenced_410_does_not_disable_the_webhook(on: On) {
+    let nodes = nodes(on, ["a", "b"].map(named)).await;
+    let (a, b) = (&nodes[0], &nodes[1]);
+    let (receiver, gate) = gone_once().await;
+    let webhook = a.hook(&receiver.url(), |hook| hook.spec.max_in_flight = Some(4)).await;
+    a.publish(0..1).await;
+    receiver.wait_for(1).await;
+    // Another node declares this one dead and delivers the event.
+    b.store.rescue(a.engine.epoch(), START, 100).await.unwrap();
+    a.until("the event is delivered", all_are(DeliveryStatus::Delivered, 1)).await;
+    gate.open();
+    a.eventually("the 410 is refused", async || a.engine.load().unsettled == 0).await;
+    a.publish(1..51).await;
+    a.until("all are delivered", all_are(DeliveryStatus::Delivered, 51)).await;
+    let stored = b.store.webhook(TenantId::default(), webhook.id).await.unwrap().unwrap();
+    assert_eq!(stored.webhook.state, WebhookState::Active);
+    for node in &nodes {
+        node.assert_settled().await;
+    }
+}
+
+async fn a_410_from_an_old_url_does_not_disable_the_webhook_on_any_node(on: On) {
+    let nodes = nodes(on, ["a", "b"].map(named)).await;
+    let (old, gate) = Receiver::held(410).await;
+    let new = Receiver::start().await;
+    let webhook = nodes[0].hook(&old.url(), |hook| hook.spec.max_in_flight = Some(4)).await;
+    nodes[0].publish(0..1).await;
+    old.wait_for(1).await;
+    let url = new.url();
+    let change = |webhook: &mut Webhook| {
+        webhook.spec.url = url.clone();
+        Ok::<_, ()>(())
+    };
+    nodes[1].engine.change_webhook(&webhook.tenant, webhook.id, change).await.unwrap();
+    gate.open();
+    nodes[0].eventually("the 410 is recorded", async || nodes[0].engine.load().unsettled == 0).await;
+    for (node, numbers) in nodes.iter().zip([1..26, 26..51]) {
+        node.publish(numbers).await;
+    }
+    let delivered = |all: &[Delivery]| delivered(all) == 50;
+    nodes[0].until("all events to the new URL are delivered", delivered).await;
+    assert_eq!(old.count(), 1);
+}
+
+/// A node that compares leases with memory often.
+fn auditing(name: &str) -> Settings {
+    Settings { lease_audit_interval: SECOND / 10, ..named(name) }
+}
+
+async fn a_lease_that_memory_does_not_know_is_recovered(on: On) {
+    let nodes = nodes(on, ["a", "b"].map(auditing)).await;
+    let world = &nodes[0];
+    let receiver = Receiver::start().await;
+    let webhook = world
+        .hook(&receiver.url(), |hook| {
+            hook.spec.ordering_guarantee = Ordering::Strict;
+            hook.spec.retry_config = schedule(&[60]);
+        })
+        .await;
+    world.publish(0..10).await;
+    // A claim for this node whose result is lost: it leases the first, holds the lane and is assigned the webhook.
+    let later = world.clock.now() + 60 * SECOND;
+    let pools = vec![DEFAULT_POOL.into()];
+    let due = world.store.due_lanes(world.engine.epoch(), pools, later, 10).await.unwrap();
+    assert_eq!(due.lanes[0].webhook, webhook.id);
+    let room = LaneRoom { alone: true, ..LaneRoom::new(due.lanes[0].clone(), 1) };
+    let claimed = world.store.claim(world.engine.epoch(), later, vec![room], 1 << 20).await.unwrap();
+    assert_eq!(claimed[0].deliveries.len(), 1);
+    world.clock.advance(60 * SECOND);
+    world.until("all are delivered", all_are(DeliveryStatus::Delivered, 10)).await;
+    assert_eq!(numbers(&receiver.arrivals()), (0..10).collect::<Vec<_>>(), "each once, and in order");
+    for node in &nodes {
+        node.assert_settled().await;
+    }
+    let owns_nothing = async || {
+        let owned = world.store.owned_by(world.engine.epoch(), None, 10).await.unwrap();
+        owned == Owned::default()
+    };
+    world.eventually("the lane and the assignment are left", owns_nothing).await;
+}
+
+async fn leases_that_memory_knows_are_left_alone_by_the_auditor(on: On) {
+    let nodes = nodes(on, ["a", "b"].map(auditing)).await;
+    let (receiver, gate) = Receiver::held(200).await;
+    nodes[0].hook(&receiver.url(), |hook| hook.spec.max_in_flight = Some(4)).await;
+    nodes[0].publish(0..50).await;
+    receiver.wait_for(2).await;
+    tokio::time::sleep(SECOND).await;
+    gate.open();
+    nodes[0].until("all are delivered", all_are(DeliveryStatus::Delivered, 50)).await;
+    assert_eq!(receiver.count(), 50, "nothing was released and sent twice");
 }

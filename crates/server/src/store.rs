@@ -57,12 +57,11 @@ async fn open_as_it_is(options: &Options) -> Result<Postgres, OpenError> {
 
 /// What time it is for a store: by its own clock, if it has one that nodes share.
 pub(crate) async fn now(store: &dyn Store) -> Result<Time, StoreError> {
-    const NOBODY: Epoch = Epoch(0);
     let clock = Clock::system();
     if store.is_shared()
-        && let Some(time) = store.beat(NOBODY).await?.time
+        && let Some(time) = store.beat(Epoch::NONE).await?.time
     {
-        clock.anchor(time);
+        clock.set(time);
     }
     Ok(clock.now())
 }

@@ -15,6 +15,8 @@ async fn redrive(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("REDRIVE_")) {
         command.env_remove(name);
     }
+    // The server that all tests share runs without fsync.
+    command.env("REDRIVE_DATABASE_ALLOW_UNSAFE_DURABILITY", "true");
     command.args(arguments).envs(environment.iter().copied()).current_dir(std::env::temp_dir());
     tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
 }

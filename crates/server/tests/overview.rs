@@ -58,6 +58,7 @@ async fn on_postgres() -> House {
     let options = postgres::Options {
         writers: 4,
         readers: 2,
+        allow_unsafe_durability: true,
         ..postgres::Options::at(database.url()).sealed_by(redrive_testkit::vault())
     };
     house(Arc::new(postgres::Postgres::open(&options).await.unwrap()), Box::new(database)).await

@@ -89,7 +89,8 @@ async fn who_is_not_an_admin_or_reaches_nobody_learns_what_to_do() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fleet_shows_its_nodes_and_a_pool_that_nobody_serves() {
-    let database = Postgres::shared().await;
+    // A durable server: the shared one is reported with a warning.
+    let database = Postgres::start().await;
     let node = |name: &str, role: &str| {
         let setup = Setup::new().database_url(database.url()).role(role).env("REDRIVE_NODE", name);
         Redrive::start_with(setup)

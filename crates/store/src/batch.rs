@@ -5,10 +5,14 @@
 
 use std::{
     ops::Range,
-    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
 };
 
-use crate::error::StoreError;
+use crate::{Done, NewEvent, error::StoreError};
 
 /// How much may go into one transaction.
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +85,9 @@ impl<R> Commit<R> {
                 }
             }
             Err(CommitError::Store(error)) => {
-                for at in items {
+                // What is left must not be stored before these, since some events keep an order.
+                let left = self.todo.drain(..).flatten();
+                for at in items.chain(left) {
                     self.results[at] = Some(Err(error.clone()));
                 }
             }
@@ -116,6 +122,35 @@ pub(crate) fn commit<T, R>(
     commit.finish()
 }
 
+/// Finds the events that must not be stored with their batch, since that could break an order: something before them
+/// has failed, or may have another result than they. Events of one order belong to one tenant, so those with the same
+/// version and epoch are either stored together or refused together.
+pub(crate) fn find_out_of_order<'a>(batch: impl Iterator<Item = &'a NewEvent>) -> Vec<bool> {
+    let mut firsts: Vec<&NewEvent> = Vec::new();
+    let mut is_out_of_order = |new: &'a NewEvent| {
+        let Some(order) = &new.order else { return false };
+        let is_same =
+            |first: &&&NewEvent| first.order.as_ref().is_some_and(|known| Arc::ptr_eq(known, order));
+        match firsts.iter().find(is_same) {
+            Some(first) if (first.config_version, first.epoch) != (new.config_version, new.epoch) => {
+                order.break_off();
+            }
+            Some(_) => {}
+            None => firsts.push(new),
+        }
+        order.is_broken()
+    };
+    batch.map(&mut is_out_of_order).collect()
+}
+
+/// Calls back with a result. A panic in the callback ends here: it must not end the writer, nor keep the results of
+/// the same batch from their callbacks. The panic hook has counted and logged it.
+pub(crate) fn complete<T>(done: Done<T>, result: Result<T, StoreError>) {
+    if catch_unwind(AssertUnwindSafe(|| done(result))).is_err() {
+        tracing::error!("the callback of a commit panicked; the other results of its batch are reported");
+    }
+}
+
 /// How much waits to be published, so that overload is refused instead of piled up. Outcomes are not
 /// counted: there are never more of them than deliveries in memory.
 pub(crate) struct Queue {
@@ -123,11 +158,19 @@ pub(crate) struct Queue {
     bytes: AtomicUsize,
     max_items: usize,
     max_bytes: usize,
+    /// The queue that counts the same items and others.
+    whole: Option<Arc<Queue>>,
 }
 
 impl Queue {
     pub(crate) fn new(max_items: usize, max_bytes: usize) -> Self {
-        Self { items: AtomicUsize::new(0), bytes: AtomicUsize::new(0), max_items, max_bytes }
+        Self { items: AtomicUsize::new(0), bytes: AtomicUsize::new(0), max_items, max_bytes, whole: None }
+    }
+
+    /// Counts items that another queue has counted already, up to half of what that one allows. An item that leaves
+    /// this queue leaves the other one too.
+    pub(crate) fn half_of(whole: &Arc<Self>) -> Self {
+        Self { whole: Some(whole.clone()), ..Self::new(whole.max_items / 2, whole.max_bytes / 2) }
     }
 
     /// Counts something in. False: there is no room for it.
@@ -136,13 +179,20 @@ impl Queue {
         let held = self.bytes.fetch_add(bytes, Relaxed);
         let fits = items < self.max_items && held + bytes <= self.max_bytes;
         if !fits {
-            self.leave(bytes);
+            self.subtract(bytes);
         }
         fits
     }
 
     /// Counts something out.
     pub(crate) fn leave(&self, bytes: usize) {
+        self.subtract(bytes);
+        if let Some(whole) = &self.whole {
+            whole.leave(bytes);
+        }
+    }
+
+    fn subtract(&self, bytes: usize) {
         self.items.fetch_sub(1, Relaxed);
         self.bytes.fetch_sub(bytes, Relaxed);
     }
@@ -171,6 +221,19 @@ mod tests {
         assert_eq!(gathered(&[1, 2]), [1, 2]);
         assert_eq!(gathered(&[1, 2, 3, 4]), [1, 2, 3]);
         assert_eq!(gathered(&[99, 99, 1]), [99, 99], "the one that crosses the line is the last");
+    }
+
+    #[test]
+    fn half_of_a_queue_leaves_the_other_half_free() {
+        let whole = Arc::new(Queue::new(4, 100));
+        let half = Queue::half_of(&whole);
+        assert!(whole.enter(10) && whole.enter(10) && whole.enter(10), "all of them fit into the queue");
+        assert!(half.enter(10) && half.enter(10));
+        assert!(!half.enter(10), "two are half of the items");
+        assert!(whole.enter(10) && !whole.enter(10), "what did not fit into the half is still in the queue");
+        half.leave(10);
+        assert!(whole.enter(10), "an item that leaves the half leaves the queue");
+        assert!(half.enter(40) && !half.enter(1), "50 are half of the bytes");
     }
 
     #[test]

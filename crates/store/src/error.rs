@@ -9,9 +9,16 @@ pub enum StoreError {
     /// More is waiting to be written than the store takes on.
     #[error("the store has more to write than it can take on")]
     Overloaded,
+    /// An event before it in the same order was not stored, so this one was not either.
+    #[error("an event before this one was not stored; publish again from that one on")]
+    OutOfOrder,
     /// The caller's epoch is over: its deliveries belong to somebody else now.
     #[error("this node's epoch is over")]
     Fenced,
+    /// What the request needs is occupied: another transaction has locked it, or too many requests like it are running.
+    /// The store itself works.
+    #[error("the store is busy: {0}")]
+    Busy(String),
     /// A query took longer than a query may.
     #[error("the query took too long and was stopped")]
     TooSlow,
@@ -51,6 +58,17 @@ pub enum OpenError {
         /// Where it is, without the password.
         place: String,
         /// What went wrong.
+        reason: String,
+    },
+    /// A crash of the server could lose what was acknowledged.
+    #[error(
+        "the database at {place} is not durable: {reason}. If losing events is acceptable, set \
+         database.allow_unsafe_durability = true"
+    )]
+    Unsafe {
+        /// Where it is, without the password.
+        place: String,
+        /// Which setting is wrong, and what to do.
         reason: String,
     },
     /// The URL says something that cannot be.

@@ -12,16 +12,20 @@ pub mod copy;
 mod error;
 mod lead;
 mod model;
+mod order;
 mod overdue;
 pub mod postgres;
 mod sealed;
 pub mod sqlite;
+mod tenant_reads;
 
 use std::{collections::BTreeMap, future::Future, pin::Pin, sync::Arc};
 
 use redrive_core::{
     AuditId, DeliveryId, EventId, KeyId, NoticeId, OperationId, TenantId, Time, WebhookId,
     breaker::SavedCircuit,
+    clock_discipline::SetBack,
+    durability::Durability,
     lane::Priority,
     notice::{Cause, Kind, fold::Folds},
     operation::OperationState,
@@ -33,6 +37,7 @@ use redrive_core::{
 
 pub use error::{OpenError, StoreError};
 pub use model::*;
+pub use order::PublishOrder;
 
 /// What a verb answers, later.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
@@ -87,6 +92,9 @@ pub trait Claim {
     fn release(&self, epoch: Epoch, now: Time, deliveries: Vec<(DeliveryId, Time)>) -> Answer<'_, usize>;
     /// Is the home of these webhooks no longer, nor holds any of their lanes.
     fn leave(&self, epoch: Epoch, webhooks: Vec<WebhookId>) -> Answer<'_, ()>;
+    /// What an epoch owns: up to `limit` leases after this one in the order of their ids and, without `after`, up to
+    /// `limit` lanes that it holds and `limit` webhooks that are assigned to it.
+    fn owned_by(&self, epoch: Epoch, after: Option<DeliveryId>, limit: usize) -> Answer<'_, Owned>;
     /// Notes that a delivery which was rescued before is about to be sent. False if the lease is lost.
     fn mark_sending(&self, epoch: Epoch, delivery: DeliveryId) -> Answer<'_, bool>;
 }
@@ -105,8 +113,9 @@ pub trait Nodes {
     fn end(&self, epoch: Epoch, beats: i64) -> Answer<'_, bool>;
     /// Ends an epoch and makes up to `limit` of its deliveries wait again, due now.
     fn rescue(&self, dead: Epoch, now: Time, limit: usize) -> Answer<'_, Step>;
-    /// What has changed since a mark; nothing but a mark to begin with if there is none. A change may be told
-    /// more than once, and one's own are told too.
+    /// What has changed since a mark, each change once, the caller's own included; without a mark, only a mark to begin
+    /// with. The cost does not grow with the age of transactions that other programs keep open. A store that is not shared
+    /// reports no changes.
     fn changes(&self, since: Option<Mark>) -> Answer<'_, Changes>;
     /// Forgets changes that everybody has been told by this mark.
     fn forget_changes(&self, before: Mark) -> Answer<'_, ()>;
@@ -445,6 +454,28 @@ pub trait Notices {
     fn forget_notices(&self, before: Time, limit: usize) -> Answer<'_, usize>;
 }
 
+/// What nodes remember about their clock, and what they change when time goes back.
+pub trait Clocks {
+    /// What is stored about the clock.
+    fn clock_state(&self) -> Answer<'_, ClockState>;
+    /// Stores a confirmed time, for the next start to compare with.
+    fn store_confirmed_time(&self, confirmed_at: Time) -> Answer<'_, ()>;
+    /// Counts a confirmation by an operator, which every node acts on. Returns their number.
+    fn confirm_clock(&self) -> Answer<'_, i64>;
+    /// Time went back: moves the due times of up to `limit` lanes after this one, as far as they may have been computed
+    /// from the time that is no longer used, and has those lanes looked at now. Returns the last of them, or none if
+    /// there were fewer.
+    fn set_due_back(
+        &self,
+        set_back: SetBack,
+        now: Time,
+        after: Option<LaneCursor>,
+        limit: usize,
+    ) -> Answer<'_, Option<LaneCursor>>;
+    /// Time went back: moves the times until which endpoints asked not to be called.
+    fn set_holds_back(&self, set_back: SetBack) -> Answer<'_, usize>;
+}
+
 /// Housekeeping and health.
 pub trait Upkeep {
     /// Forgets up to `limit` idempotency keys that have expired.
@@ -453,6 +484,8 @@ pub trait Upkeep {
     fn prepare(&self, until: Time) -> Answer<'_, ()>;
     /// Whether the store can be written now.
     fn ping(&self) -> Answer<'_, ()>;
+    /// The settings of the server on which it depends that commits survive a crash; none where there is no server.
+    fn durability(&self) -> Answer<'_, Option<Durability>>;
     /// For each pool with something due in the store, since when its longest overdue delivery is due. Where a node has
     /// taken lanes on, no more than a thousand of them are looked into.
     fn overdue(&self, now: Time) -> Answer<'_, BTreeMap<String, Time>>;
@@ -541,6 +574,7 @@ pub trait Store:
     + Audit
     + Unsubscribing
     + Notices
+    + Clocks
     + Upkeep
     + Retain
     + Erase
@@ -568,6 +602,7 @@ impl<T> Store for T where
         + Audit
         + Unsubscribing
         + Notices
+        + Clocks
         + Upkeep
         + Retain
         + Erase

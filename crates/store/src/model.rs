@@ -2,6 +2,7 @@
 
 mod audit;
 mod claim;
+mod clock;
 mod dead;
 mod deliveries;
 mod event_types;
@@ -21,7 +22,7 @@ mod webhooks;
 
 pub(crate) use self::gates::Counted;
 pub use self::{
-    audit::*, claim::*, dead::*, deliveries::*, event_types::*, figures::*, gates::*, history::*, keeping::*,
-    nodes::*, notices::*, operations::*, publish::*, record::*, redrive::*, tenancy::*, unsubscribed::*,
-    webhooks::*,
+    audit::*, claim::*, clock::*, dead::*, deliveries::*, event_types::*, figures::*, gates::*, history::*,
+    keeping::*, nodes::*, notices::*, operations::*, publish::*, record::*, redrive::*, tenancy::*,
+    unsubscribed::*, webhooks::*,
 };

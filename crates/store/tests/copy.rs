@@ -63,6 +63,7 @@ impl Both {
         postgres::Options {
             writers: 2,
             readers: 1,
+            allow_unsafe_durability: true,
             ..postgres::Options::at(self.database.url()).sealed_by(redrive_testkit::vault())
         }
     }
@@ -165,7 +166,8 @@ async fn keys_and_sequences_go_on_where_they_were() {
         [("a", 7, "Duplicate"), ("b", 8, "KeyReused"), ("c", 7, "New { sequence_number:")]
     {
         let event = Event { idempotency_key: Some(key.into()), ..bench.event(at(4)) };
-        let claim = redrive_store::KeyClaim { body_hash: [body; 32], expires_at: at(9_000) };
+        let claim =
+            redrive_store::KeyClaim { body_hash: [body; 32], expires_at: at(9_000), confirmed_now: at(0) };
         let mut new = bench.fan_out(event, &[(bench.webhook, Birth::Leased)]);
         (new.claim, new.config_version, new.epoch) = (Some(claim), changes.0, epoch);
         let (answer, answered) = tokio::sync::oneshot::channel();

@@ -12,9 +12,10 @@ use std::{
     time::Duration,
 };
 
-use redrive_core::DeliveryStatus;
+use redrive_core::{DeliveryStatus, event::Event};
 use redrive_store::{
-    Birth, Epoch, Hint, LaneKey, LaneRoom, Next, OpenError, Outcome, Published, Recorded, Store, StoreError,
+    Birth, Change, Epoch, Hint, KeyClaim, LaneKey, LaneRoom, NewEvent, Next, OpenError, Outcome, Published,
+    Recorded, Store, StoreError,
     conformance::{Bench, Opened, at, order, page},
     postgres::{Options, Postgres},
 };
@@ -28,6 +29,7 @@ fn options(url: String) -> Options {
         readers: 2,
         connect_timeout: Duration::from_secs(1),
         statement_timeout: Duration::from_secs(2),
+        allow_unsafe_durability: true,
         ..Options::at(url).sealed_by(redrive_testkit::vault())
     }
 }
@@ -212,6 +214,60 @@ async fn a_lost_connection_leaves_no_lease_that_nobody_knows_of() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_claim_whose_commit_reply_is_lost_is_undone_on_an_idle_node() {
+    let database = redrive_testkit::Postgres::shared().await;
+    let proxy = Proxy::to(database.address()).await;
+    let through = store(database.url_through(&proxy)).await;
+    let url = database.url();
+    let direct = store(url.clone()).await;
+    let bench = bench(direct, database).await;
+    let epoch = through.join(Default::default(), at(0)).await.unwrap();
+    let new = bench.new_event(at(0), Birth::Waiting(at(0)));
+    let key = LaneKey { webhook: bench.webhook, lane: new.deliveries[0].lane.clone() };
+    bench.publish(new).await;
+    let room = LaneRoom { alone: true, ..LaneRoom::new(key, 10) };
+
+    proxy.lose_reply_to(b"COMMIT");
+    let committed = eventually("the claim is committed", Duration::from_secs(10), async || {
+        bench.store().vitals().await.unwrap().leased == 1
+    });
+    let (claimed, ()) = tokio::join!(through.claim(epoch, at(1), vec![room.clone()], 1 << 20), committed);
+    assert!(matches!(claimed, Err(StoreError::Unavailable(_))), "{claimed:?}");
+
+    // The node does nothing further, and still the lease, the lane and the assignment are given up.
+    eventually("another node may claim it", Duration::from_secs(10), async || {
+        let claims = bench.store().claim(bench.epoch, at(1), vec![room.clone()], 1 << 20).await.unwrap();
+        claims.iter().any(|claim| !claim.deliveries.is_empty())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_are_read_once_however_long_another_transaction_runs() {
+    let database = redrive_testkit::Postgres::shared().await;
+    let url = database.url();
+    let direct = store(url.clone()).await;
+    let bench = bench(direct, database).await;
+    let (foreign, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    // A transaction with an id of its own keeps the oldest running transaction where it is.
+    foreign.batch_execute("BEGIN; SELECT pg_current_xact_id()").await.unwrap();
+    let mut mark = bench.store().changes(None).await.unwrap().mark;
+    for _ in 0..20 {
+        let webhook = bench.new_webhook().await;
+        let read = bench.store().changes(Some(mark)).await.unwrap();
+        assert_eq!(read.changes, [Change::Webhook(bench.tenant.clone(), webhook.id)]);
+        let again = bench.store().changes(Some(read.mark)).await.unwrap();
+        assert_eq!(again.changes, [], "what was read is not read again");
+        mark = again.mark;
+    }
+    foreign.batch_execute("INSERT INTO changes (kind) VALUES (3); COMMIT").await.unwrap();
+    let late = bench.store().changes(Some(mark)).await.unwrap();
+    assert_eq!(late.changes, [Change::Keys], "a change of the oldest transaction is not missed");
+    assert_eq!(bench.store().changes(Some(late.mark)).await.unwrap().changes, []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_does_not_answer_is_given_up_on_and_found_again() {
     let database = redrive_testkit::Postgres::shared().await;
     let proxy = Proxy::to(database.address()).await;
@@ -262,6 +318,38 @@ async fn a_lane_that_is_being_filled_is_neither_waited_for_nor_closed() {
     bench.drain().await;
 }
 
+/// A rescue that waits for a lease which another transaction changes must take the changed lease too.
+#[tokio::test(flavor = "multi_thread")]
+async fn lease_that_changes_during_a_rescue_is_rescued() {
+    let database = redrive_testkit::Postgres::shared().await;
+    let (mut client, connection) =
+        tokio_postgres::connect(&database.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let store = store(database.url()).await;
+    let bench = bench(store.clone(), database).await;
+    for time in 0..3 {
+        bench.publish(bench.new_event(at(time), Birth::Leased)).await;
+    }
+    let rescuer = bench.new_epoch().await;
+    let change = client.transaction().await.unwrap();
+    change.batch_execute("UPDATE leased SET sending = 1").await.unwrap();
+    let rescue = {
+        let (store, dead) = (store.clone(), bench.epoch);
+        tokio::spawn(async move { store.rescue(dead, at(10), 100).await })
+    };
+    eventually("the rescue waits for the change", Duration::from_secs(5), async || {
+        let waiting =
+            "SELECT count(*) FROM pg_locks WHERE NOT granted AND transactionid = pg_current_xact_id()::xid";
+        change.query_one(waiting, &[]).await.unwrap().get::<_, i64>(0) == 1
+    })
+    .await;
+    change.commit().await.unwrap();
+    let step = rescue.await.unwrap().unwrap();
+    assert_eq!((step.moved, step.finished), (3, true));
+    assert_eq!(store.others(rescuer).await.unwrap(), [], "nothing of the dead node is left");
+    bench.drain().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn hints_reach_other_nodes() {
     let database = redrive_testkit::Postgres::shared().await;
@@ -284,6 +372,25 @@ async fn hints_reach_other_nodes() {
     bench.new_webhook().await;
     tokio::time::timeout(Duration::from_secs(5), change.notified()).await.expect("a change is hinted at");
     bench.drain().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn write_that_was_stopped_reports_its_cause() {
+    let database = redrive_testkit::Postgres::shared().await;
+    let (mut client, connection) =
+        tokio_postgres::connect(&database.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let store = store(database.url()).await;
+    let bench = bench(store.clone(), database).await;
+    let tenant = store.tenant(bench.tenant.clone()).await.unwrap().unwrap();
+    let blocking = client.transaction().await.unwrap();
+    blocking.batch_execute("SELECT 1 FROM tenants FOR UPDATE").await.unwrap();
+    let error = store.change_tenant(tenant.clone()).await.unwrap_err().to_string();
+    // Whichever of the two timeouts is shorter, the error names it.
+    assert!(error.contains("canceling statement due to"), "{error}");
+    assert!(error.contains("57014") || error.contains("55P03"), "{error}");
+    blocking.rollback().await.unwrap();
+    assert!(store.change_tenant(tenant).await.unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -345,4 +452,176 @@ async fn what_cannot_be_reached_is_named_without_its_password() {
     let error = Postgres::open(&options(url.into())).await.err().unwrap().to_string();
     assert!(error.contains("127.0.0.1:1/redrive") && !error.contains("hunter2"), "{error}");
     assert!(!format!("{:?}", options(url.into())).contains("hunter2"));
+}
+
+async fn publish(store: &dyn Store, new: NewEvent) -> Result<Published, StoreError> {
+    let (answer, answered) = tokio::sync::oneshot::channel();
+    store.publish(new, Box::new(move |result| drop(answer.send(result))));
+    answered.await.unwrap()
+}
+
+/// An event with this key, published by this node.
+fn keyed(bench: &Bench, epoch: Epoch, key: String) -> NewEvent {
+    let event = Event { idempotency_key: Some(key.into()), ..bench.event(at(0)) };
+    let claim = Some(KeyClaim { body_hash: [1; 32], expires_at: at(1_000), confirmed_now: at(0) });
+    NewEvent { claim, epoch, ..bench.fan_out(event, &[(bench.webhook, Birth::Leased)]) }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_that_take_the_same_keys_store_each_event_once() {
+    const KEYS: usize = 150;
+    let database = redrive_testkit::Postgres::shared().await;
+    let url = database.url();
+    let stores = [store(url.clone()).await, store(url.clone()).await, store(url).await];
+    let bench = bench(stores[0].clone(), database).await;
+    let mut publishing = Vec::new();
+    for store in &stores {
+        let epoch = store.join(Default::default(), at(0)).await.unwrap();
+        for n in 0..KEYS {
+            let (store, new) = (store.clone(), keyed(&bench, epoch, format!("key-{n}")));
+            publishing.push(tokio::spawn(async move { (n, publish(&*store, new).await.unwrap()) }));
+        }
+    }
+    let mut results = Vec::new();
+    for one in publishing {
+        results.push(one.await.unwrap());
+    }
+    for n in 0..KEYS {
+        let of_key: Vec<_> = results.iter().filter(|(key, _)| *key == n).map(|(_, result)| result).collect();
+        let new = of_key.iter().filter(|result| matches!(result, Published::New { .. })).count();
+        assert_eq!(new, 1, "one event for a key: {of_key:?}");
+        let others: BTreeSet<_> = of_key
+            .iter()
+            .filter_map(|result| match result {
+                Published::Duplicate { event } => Some(*event),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(others.len(), 1, "the others get that event's id: {of_key:?}");
+    }
+    let listed = bench.store().list_events(bench.tenant.clone(), Default::default(), page(1000)).await;
+    assert_eq!(listed.unwrap().found.len(), KEYS);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn locked_tenant_blocks_only_its_own_publishes() {
+    let database = redrive_testkit::Postgres::shared().await;
+    let url = database.url();
+    let impatient = store(url.clone()).await;
+    let patient = Options { statement_timeout: Duration::from_secs(30), ..options(url.clone()) };
+    let store: Arc<dyn Store> = Arc::new(Postgres::open(&patient).await.unwrap());
+    let bench = bench(store.clone(), database).await;
+    let other = bench.new_tenant("globex").await;
+    let config_version = store.config_changes(other.clone(), 0, 1_000).await.unwrap().unwrap().version;
+    let epoch = store.join(Default::default(), at(0)).await.unwrap();
+    let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client.batch_execute("BEGIN").await.unwrap();
+    let lock = "SELECT 1 FROM tenants WHERE id = $1 FOR UPDATE";
+    client.query(lock, &[&bench.tenant.as_str()]).await.unwrap();
+    // All of them are gathered into few batches, and every batch has both tenants.
+    let mut blocked = Vec::new();
+    let mut free = Vec::new();
+    for n in 0..20 {
+        let (to, new) = (store.clone(), keyed(&bench, epoch, format!("blocked-{n}")));
+        blocked.push(tokio::spawn(async move { publish(&*to, new).await }));
+        let to = store.clone();
+        let event = Event { tenant: other.clone(), ..bench.event(at(0)) };
+        let new = NewEvent { config_version, epoch, ..bench.fan_out(event, &[]) };
+        free.push(tokio::spawn(async move { publish(&*to, new).await }));
+    }
+    for one in free {
+        let published = tokio::time::timeout(Duration::from_secs(5), one).await.expect("it does not wait");
+        assert!(matches!(published.unwrap(), Ok(Published::New { .. })));
+    }
+    store.ping().await.expect("one locked tenant does not make a node unready");
+    assert!(blocked.iter().all(|one| !one.is_finished()), "the locked tenant waits");
+    client.batch_execute("COMMIT").await.unwrap();
+    let mut numbers = BTreeSet::new();
+    for one in blocked {
+        match one.await.unwrap() {
+            Ok(Published::New { sequence_number }) => numbers.insert(sequence_number),
+            other => panic!("{other:?}"),
+        };
+    }
+    assert_eq!(numbers.len(), 20);
+
+    // A lock that lasts longer than a statement may take: the publish fails, and says why.
+    client.batch_execute("BEGIN").await.unwrap();
+    client.query(lock, &[&bench.tenant.as_str()]).await.unwrap();
+    let late = publish(&*impatient, keyed(&bench, epoch, "late".into())).await;
+    assert!(matches!(late, Err(StoreError::Busy(_))), "{late:?}");
+    client.batch_execute("COMMIT").await.unwrap();
+    let again = publish(&*store, keyed(&bench, epoch, "late".into())).await;
+    assert!(matches!(again, Ok(Published::New { .. })), "nothing was stored: {again:?}");
+}
+
+/// A node that stands still inside a transaction loses its session, and so does one whose connection is cut.
+#[tokio::test(flavor = "multi_thread")]
+async fn change_whose_connection_is_lost_before_its_commit_is_repeated() {
+    let database = redrive_testkit::Postgres::shared().await;
+    let proxy = Proxy::to(database.address()).await;
+    let (mut client, connection) =
+        tokio_postgres::connect(&database.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let store = store(database.url_through(&proxy)).await;
+    let bench = bench(store.clone(), database).await;
+    let tenant = store.tenant(bench.tenant.clone()).await.unwrap().unwrap();
+    let blocking = client.transaction().await.unwrap();
+    blocking.batch_execute("SELECT 1 FROM tenants FOR UPDATE").await.unwrap();
+    let change = {
+        let store = store.clone();
+        tokio::spawn(async move { store.change_tenant(tenant).await })
+    };
+    eventually("the change waits for the lock", Duration::from_secs(5), async || {
+        let waiting =
+            "SELECT count(*) FROM pg_stat_activity WHERE pg_backend_pid() = ANY(pg_blocking_pids(pid))";
+        blocking.query_one(waiting, &[]).await.unwrap().get::<_, i64>(0) == 1
+    })
+    .await;
+    proxy.cut();
+    blocking.rollback().await.unwrap();
+    assert_eq!(change.await.unwrap(), Ok(true));
+}
+
+/// Large events of a blocked tenant must not use up what may wait to be published.
+#[tokio::test(flavor = "multi_thread")]
+async fn blocked_tenant_leaves_room_for_others() {
+    let database = redrive_testkit::Postgres::shared().await;
+    let url = database.url();
+    let small =
+        Options { max_waiting: 40, statement_timeout: Duration::from_secs(30), ..options(url.clone()) };
+    let store: Arc<dyn Store> = Arc::new(Postgres::open(&small).await.unwrap());
+    let bench = bench(store.clone(), database).await;
+    let other = bench.new_tenant("globex").await;
+    let config_version = store.config_changes(other.clone(), 0, 1_000).await.unwrap().unwrap().version;
+    let epoch = store.join(Default::default(), at(0)).await.unwrap();
+    let (mut client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let blocking = client.transaction().await.unwrap();
+    blocking
+        .query("SELECT 1 FROM tenants WHERE id = $1 FOR UPDATE", &[&bench.tenant.as_str()])
+        .await
+        .unwrap();
+    let mut blocked = tokio::task::JoinSet::new();
+    for n in 0..60 {
+        let (to, new) = (store.clone(), keyed(&bench, epoch, format!("blocked-{n}")));
+        blocked.spawn(async move { publish(&*to, new).await });
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    // The first batch has found the lock by then, and its events are in the queue of the tenant.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    for _ in 0..10 {
+        let event = Event { tenant: other.clone(), ..bench.event(at(0)) };
+        let new = NewEvent { config_version, epoch, ..bench.fan_out(event, &[]) };
+        let published = publish(&*store, new).await;
+        assert!(matches!(published, Ok(Published::New { .. })), "{published:?}");
+    }
+    blocking.rollback().await.unwrap();
+    let results = blocked.join_all().await;
+    let stored = results.iter().filter(|result| matches!(result, Ok(Published::New { .. }))).count();
+    assert!((1..=20).contains(&stored), "half of the queue is for blocked tenants: {stored}");
+    let is_refused =
+        |result: &Result<_, _>| matches!(result, Err(StoreError::Overloaded | StoreError::Busy(_)));
+    assert_eq!(results.iter().filter(|result| is_refused(result)).count(), 60 - stored);
 }

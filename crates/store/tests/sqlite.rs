@@ -1,7 +1,7 @@
 //! The embedded store: the suite of every store, and what holds for SQLite alone.
 
-// A test that meets an error has failed, and says so by panicking.
-#![allow(clippy::unwrap_used)]
+// Tests may read clocks, and a test that meets an error panics.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
 use std::{
     collections::BTreeSet,
@@ -520,5 +520,96 @@ async fn listings_go_by_index_and_sort_nothing() {
         let of_event = plan.iter().any(|line| line.contains("deliveries_by_event"));
         let only_sorts = faults.iter().all(|line| line.contains("TEMP B-TREE FOR ORDER BY"));
         assert!(faults.is_empty() || (of_event && only_sorts), "{name}\n{statement}\n{plan:#?}");
+    }
+}
+
+fn count_changes(path: &Path) -> i64 {
+    let connection = rusqlite::Connection::open(path).unwrap();
+    connection.query_row("SELECT count(*) FROM changes", (), |row| row.get(0)).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failing_events_leave_no_rows_in_the_change_feed() {
+    let (bench, path) = bench().await;
+    for n in 0..20 {
+        let id = bench.leased(at(n)).await;
+        let failing = redrive_store::Effects {
+            failing: Some(redrive_store::Failing::Since(at(n))),
+            hold_until: Some(at(n + 1_000)),
+            ..Default::default()
+        };
+        let outcome = bench.outcome(id, 1, Next::Retry { due: at(n + 500) }, at(n));
+        let recorded = bench.record(Outcome { effects: failing, ..outcome }).await;
+        assert!(matches!(recorded, Recorded::Done { .. }), "{recorded:?}");
+    }
+    assert_eq!(count_changes(&path), 0);
+}
+
+#[test]
+fn change_feed_of_an_older_version_is_emptied_at_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options::at(folder.path().join("redrive.db")).sealed_by(redrive_testkit::vault());
+    drop(Sqlite::open(&options).unwrap());
+    let rows = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000)
+                INSERT INTO changes (kind) SELECT 3 FROM n";
+    rusqlite::Connection::open(&options.path).unwrap().execute(rows, ()).unwrap();
+    assert_eq!(count_changes(&options.path), 10_000);
+    drop(Sqlite::open(&options).unwrap());
+    assert_eq!(count_changes(&options.path), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shared_store_reports_changes() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options::at(folder.path().join("redrive.db")).sealed_by(redrive_testkit::vault());
+    let store = Arc::new(Sqlite::open(&Options { shared: true, ..options }).unwrap());
+    let never = Box::new(|| -> Reopening { panic!("this test does not reopen the store") });
+    let bench = Bench::new(Opened { store, keep: Box::new(folder), reopen: never }).await;
+    redrive_store::conformance::nodes::changes_are_told_from_a_mark_on(&bench).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ended_writer_is_reported_by_ping_and_fails_publishes() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options::at(folder.path().join("redrive.db")).sealed_by(redrive_testkit::vault());
+    let store = Arc::new(Sqlite::open(&options).unwrap());
+    let never = Box::new(|| -> Reopening { panic!("this test does not reopen the store") });
+    let opened = Opened { store: store.clone(), keep: Box::new(folder), reopen: never };
+    let bench = Bench::new(opened).await;
+    assert_eq!(bench.store().ping().await, Ok(()));
+    store.end_writer();
+    // A change that was submitted before the thread has ended fails as well, for another reason.
+    let expected = "the store's writer has ended; restart redrive";
+    let began = tokio::time::Instant::now();
+    while !bench.store().ping().await.unwrap_err().to_string().contains(expected) {
+        assert!(began.elapsed() < std::time::Duration::from_secs(30), "the writer does not end");
+    }
+    let refused = bench.try_publish(large(&bench, 0, 1)).await.unwrap_err().to_string();
+    assert!(refused.contains(expected), "{refused}");
+}
+
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_acknowledged_after_the_database_file_was_removed_or_replaced() {
+    for name in ["redrive.db", "redrive.db-wal"] {
+        for is_replaced in [false, true] {
+            let (bench, path) = bench().await;
+            bench.publish_new(large(&bench, 0, 100)).await;
+            let target = path.with_file_name(name);
+            match is_replaced {
+                false => fs::remove_file(&target).unwrap(),
+                true => {
+                    fs::write(path.with_file_name("other"), "another file").unwrap();
+                    fs::rename(path.with_file_name("other"), &target).unwrap();
+                }
+            }
+            // The very next commit is refused, and so are all after it, put back or not.
+            for n in 1..4 {
+                let refused = bench.try_publish(large(&bench, n, 100)).await.unwrap_err().to_string();
+                assert!(refused.contains(name) && refused.contains("while in use"), "{refused}");
+            }
+            let ping = bench.store().ping().await.unwrap_err().to_string();
+            assert!(ping.contains("Restore the file, then restart redrive"), "{ping}");
+        }
     }
 }

@@ -4,8 +4,8 @@ use std::{
     io,
     net::SocketAddr,
     sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -24,7 +24,14 @@ pub struct Proxy {
     server: Server,
     rules: Arc<watch::Sender<Rules>>,
     seen: Arc<AtomicUsize>,
+    trap: Trap,
 }
+
+/// What a client has to send for its connection to lose the replies; taken by the first that sends it.
+type Trap = Arc<Mutex<Option<&'static [u8]>>>;
+
+/// How long replies are swallowed before the connection is reset, so that the server has finished by then.
+const SWALLOWING: Duration = Duration::from_millis(300);
 
 /// What holds for all connections now.
 #[derive(Clone, Copy)]
@@ -47,13 +54,14 @@ impl Proxy {
     pub async fn to(address: SocketAddr) -> Self {
         let rules = Arc::new(watch::Sender::new(Rules { flow: Flow::Pass, cuts: 0 }));
         let seen = Arc::new(AtomicUsize::new(0));
-        let (ruled, counted) = (Arc::clone(&rules), Arc::clone(&seen));
+        let trap = Trap::default();
+        let (ruled, counted, set) = (Arc::clone(&rules), Arc::clone(&seen), Arc::clone(&trap));
         let server = Server::start(move |stream| {
             counted.fetch_add(1, Ordering::SeqCst);
-            serve(stream, address, ruled.subscribe())
+            serve(stream, address, ruled.subscribe(), Arc::clone(&set))
         })
         .await;
-        Self { server, rules, seen }
+        Self { server, rules, seen, trap }
     }
 
     /// Where it listens: what to connect to in place of the server.
@@ -92,12 +100,18 @@ impl Proxy {
         self.set(Flow::Delay(delay), false);
     }
 
+    /// Lets the next request that contains these bytes reach the server, swallows the replies to it, and then resets that
+    /// one connection: the server has done what its client hears nothing of.
+    pub fn lose_reply_to(&self, request: &'static [u8]) {
+        *self.trap.lock().expect("no test panics with it") = Some(request);
+    }
+
     fn set(&self, flow: Flow, cut: bool) {
         self.rules.send_modify(|rules| *rules = Rules { flow, cuts: rules.cuts + usize::from(cut) });
     }
 }
 
-async fn serve(mut client: TcpStream, address: SocketAddr, rules: watch::Receiver<Rules>) {
+async fn serve(mut client: TcpStream, address: SocketAddr, rules: watch::Receiver<Rules>, trap: Trap) {
     let Rules { flow, cuts } = *rules.borrow();
     if flow != Flow::Refuse
         && let Ok(mut server) = TcpStream::connect(address).await
@@ -107,7 +121,7 @@ async fn serve(mut client: TcpStream, address: SocketAddr, rules: watch::Receive
         let broken = tokio::select! {
             biased;
             _ = cut => true,
-            passed = pass(&mut client, &mut server, &rules) => passed.is_err(),
+            passed = pass(&mut client, &mut server, &rules, &trap) => passed.is_err(),
         };
         if !broken {
             return;
@@ -123,13 +137,23 @@ async fn pass(
     client: &mut TcpStream,
     server: &mut TcpStream,
     rules: &watch::Receiver<Rules>,
+    trap: &Trap,
 ) -> io::Result<()> {
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = server.split();
-    let there = carry(from_client, to_server, rules.clone());
-    let back = carry(from_server, to_client, rules.clone());
+    let caught = AtomicBool::new(false);
+    let springs = |sent: &[u8]| {
+        let mut set = trap.lock().expect("no test panics with it");
+        if set.is_some_and(|bytes| sent.windows(bytes.len()).any(|part| part == bytes)) {
+            *set = None;
+            caught.store(true, Ordering::SeqCst);
+        }
+        false
+    };
+    let there = carry(from_client, to_server, rules.clone(), springs);
+    let back = carry(from_server, to_client, rules.clone(), |_| caught.load(Ordering::SeqCst));
     tokio::try_join!(there, back).map(|_| ())
 }
 
@@ -137,10 +161,15 @@ async fn carry(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     mut rules: watch::Receiver<Rules>,
+    is_lost: impl Fn(&[u8]) -> bool,
 ) -> io::Result<()> {
     let mut piece = vec![0; 16 * 1024];
     loop {
         let length = from.read(&mut piece).await?;
+        if is_lost(&piece[..length]) {
+            tokio::time::sleep(SWALLOWING).await;
+            return Err(io::Error::other("the reply is lost"));
+        }
         let flow = rules.borrow().flow;
         if let Flow::Delay(delay) = flow {
             tokio::time::sleep(delay).await;

@@ -82,9 +82,20 @@ impl Receiver {
         self.state.read(|state| state.arrivals.len())
     }
 
-    /// Waits until at least `n` requests have arrived; panics after 20 s and says what did arrive.
+    /// Waits until at least `n` requests have arrived; panics after 20 s without a new one and says what did arrive.
     pub async fn wait_for(&self, n: usize) -> Vec<Arrival> {
-        self.wait_until(&format!("at least {n} arrivals"), |arrivals| arrivals.len() >= n).await
+        let mut seen = self.count();
+        loop {
+            let look = |state: &State| (state.arrivals.len() >= n).then(|| state.arrivals.clone());
+            if let Some(arrivals) = self.state.find(PATIENCE, look).await {
+                return arrivals;
+            }
+            let count = self.count();
+            if count == seen {
+                panic!("waited {PATIENCE:?} in vain for at least {n} arrivals; {}", told(&self.arrivals()));
+            }
+            seen = count;
+        }
     }
 
     /// Waits until `condition` holds for what has arrived; panics after 20 s and says what did arrive.

@@ -14,7 +14,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::{Api, PATIENCE, watched::Watched};
+use crate::{Api, MovableClock, PATIENCE, watched::Watched};
 
 /// The admin key that every process is started with.
 /// The master key of every server that a test starts: 32 times the same byte, in base64.
@@ -83,6 +83,13 @@ impl Setup {
         self
     }
 
+    /// With a wall clock that the test moves.
+    pub fn clock(mut self, clock: &MovableClock) -> Self {
+        let text = |value: std::ffi::OsString| value.to_string_lossy().into_owned();
+        self.env.extend(clock.environment().into_iter().map(|(name, value)| (name.to_owned(), text(value))));
+        self
+    }
+
     /// Without a variable that is set otherwise, such as the admin key.
     pub fn without_env(mut self, name: impl Into<String>) -> Self {
         self.without_env.push(name.into());
@@ -143,6 +150,8 @@ impl Setup {
             .args(&self.args)
             .env("REDRIVE_ADMIN_KEY", ADMIN_KEY)
             .env("REDRIVE_SECRETS_MASTER_KEY", MASTER_KEY)
+            // The PostgreSQL server that tests share does not flush, since that is quick.
+            .env("REDRIVE_DATABASE_ALLOW_UNSAFE_DURABILITY", "true")
             .env("NO_COLOR", "1")
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .current_dir(data_dir)

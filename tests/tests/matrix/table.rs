@@ -146,6 +146,8 @@ pub(crate) const TABLE: &[Row] = &[
     row("GET", "/v1/notifications", Read, "", 200),
     row("GET", "/v1/audit-log", Admin, "", 200),
     row("GET", "/v1/status", Admin, "", 200),
+    row("GET", "/v1/clock", Admin, "", 200),
+    row("POST", "/v1/clock/confirm", Admin, "{}", 200),
     row("POST", "/v1/secrets/rotate-master-key", Admin, "{}", 200),
     row("GET", "/v1/admin-keys", Admin, "", 200),
     row("POST", "/v1/admin-keys", Admin, "{}", 201),

@@ -135,7 +135,12 @@ impl World {
             shown.push(tenant.api.get(&format!("/v1/{listing}?limit=500")).await.expect(200));
         }
         for part in ["", "/api-keys?limit=500"] {
-            shown.push(self.admin.get(&format!("/v1/tenants/{}{part}", tenant.name)).await.expect(200));
+            let mut part = self.admin.get(&format!("/v1/tenants/{}{part}", tenant.name)).await.expect(200);
+            // A key is also used by a call that is refused, and the time of its last use is stored later.
+            for key in part["data"].as_array_mut().into_iter().flatten() {
+                key.as_object_mut().and_then(|key| key.remove("last_used_at"));
+            }
+            shown.push(part);
         }
         shown
     }

@@ -5,7 +5,7 @@ use redrive_testkit::promtool;
 use crate::{read, root};
 
 /// Every alert that there has to be, and how bad it is.
-const ALERTS: [(&str, &str); 17] = [
+const ALERTS: [(&str, &str); 19] = [
     ("RedriveCircuitOpen", "warning"),
     ("RedriveCircuitOpenForAnHour", "critical"),
     ("RedriveTenantDeadLetters", "warning"),
@@ -23,6 +23,8 @@ const ALERTS: [(&str, &str); 17] = [
     ("RedriveRedisFallback", "warning"),
     ("RedriveRedisAndStoreDown", "critical"),
     ("RedriveRabbitMqUnavailable", "warning"),
+    ("RedriveLeasesRecovered", "warning"),
+    ("RedriveClockJumped", "critical"),
 ];
 
 fn passes(words: &[&str], file: &str) {

@@ -133,20 +133,27 @@ async fn there_is_one_circuit_and_one_set_of_probes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cap_that_is_lowered_holds() {
     const EACH: Duration = Duration::from_millis(100);
+    const EVENTS: usize = 240;
+    /// How long nodes may take to follow a change on a machine with no time for them.
+    const FOLLOWED_WITHIN: Duration = Duration::from_secs(5);
     let world = world(&[]).await;
     world.receiver.answer_with(|_| Reply::status(200).after(EACH));
-    let webhook =
-        world.nodes[0].api().create_webhook(&world.receiver.url(), json!({"max_in_flight": 9})).await;
-    world.publish(120).await;
-    world.receiver.wait_for(30).await;
+    let hook = json!({"max_in_flight": 9, "state": "paused"});
+    let webhook = world.nodes[0].api().create_webhook(&world.receiver.url(), hook).await;
+    world.publish(EVENTS).await;
     let path = format!("/v1/webhooks/{}", id(&webhook));
+    world.nodes[0].api().post(&format!("{path}/resume"), json!({})).await.expect(200);
+    world.receiver.wait_for(30).await;
     world.nodes[0].api().patch(&path, json!({"max_in_flight": 2})).await.expect(200);
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    let settled = Instant::now();
-    let arrivals = world.receiver.wait_for(120).await;
-    let late: Vec<_> = arrivals.iter().filter(|arrival| arrival.at > settled).collect();
-    assert!(late.len() >= 10, "only {} came after the change", late.len());
-    let under_way = |at: Instant| late.iter().filter(|one| one.at <= at && at < one.at + EACH).count();
-    let most = late.iter().map(|arrival| under_way(arrival.at)).max().unwrap();
-    assert!(most <= 2, "{most} at once, where 2 may be");
+    let changed = Instant::now();
+    let arrivals = world.receiver.wait_for(EVENTS).await;
+    // The other nodes learn of the change when they next read the change feed, which a loaded machine delays. From some
+    // moment on no node exceeds the cap any more, and most events arrive after that moment.
+    let in_flight = |at: Instant| arrivals.iter().filter(|one| one.at <= at && at < one.at + EACH).count();
+    let last_excess = arrivals.iter().map(|arrival| arrival.at).filter(|at| in_flight(*at) > 2).max();
+    let settled = last_excess.unwrap_or(changed);
+    let late = arrivals.iter().filter(|arrival| arrival.at > settled).count();
+    let took = settled.saturating_duration_since(changed);
+    assert!(late >= EVENTS / 2, "more than 2 in flight up to {took:?} after the change; {late} came later");
+    assert!(took < FOLLOWED_WITHIN, "more than 2 in flight up to {took:?} after the change");
 }

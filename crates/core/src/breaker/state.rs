@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{outcome::FailureCategory, time::Time};
+use crate::{clock_discipline::SetBack, outcome::FailureCategory, time::Time};
 
 /// Whether calls go through.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -122,6 +122,12 @@ impl SavedCircuit {
     /// Whether there is nothing to remember: closed, and not by force.
     pub fn is_default(&self) -> bool {
         self.state == CircuitState::Closed && self.forced.is_none()
+    }
+
+    /// Time went back: moves what was planned by the time that is no longer used. What an operator forced stays.
+    pub fn set_back(&mut self, set_back: &SetBack) {
+        self.since = set_back.moved(self.since);
+        self.until = self.until.map(|until| set_back.moved(until));
     }
 
     /// Whether probes find out how the endpoint is.

@@ -438,3 +438,24 @@ fn names_and_counts_are_those_on_the_wire() {
 fn a_closed_circuit_is_small() {
     assert!(size_of::<Circuit>() <= 64, "{}", size_of::<Circuit>());
 }
+
+#[test]
+fn circuit_opened_by_a_wrong_clock_is_moved_with_it() {
+    const WRONG: u64 = 6 * 24 * 3600;
+    let set_back = SetBack { from: at(WRONG), by: Duration::from_secs(WRONG) };
+    let mut circuit = opened(WRONG + 10);
+    circuit.set_back(&set_back);
+    assert_eq!(ask(&mut circuit, 20, 1), wait(40), "30 s after it opened");
+    assert_eq!(circuit.tick(&policy(), at(40)), moved(Open, HalfOpen, 40));
+    // A probe of the wrong time is lost when it should be, not six days later.
+    let mut circuit = opened(WRONG);
+    probe(&mut circuit, WRONG + 30, 1);
+    circuit.set_back(&set_back);
+    assert_eq!(circuit.next_tick(&policy()), Some(at(30)), "the move to half-open is reported first");
+    circuit.tick(&policy(), at(31));
+    assert_eq!(circuit.next_tick(&policy()), Some(at(30) + PATIENCE));
+    // What was planned by the right time stays.
+    let mut circuit = opened(0);
+    circuit.set_back(&set_back);
+    assert_eq!(ask(&mut circuit, 20, 1), wait(30));
+}

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{BreakerPolicy, Permit};
-use crate::{id::EventId, time::Time};
+use crate::{clock_discipline::SetBack, id::EventId, time::Time};
 
 /// A call that is under way to find out whether the endpoint has recovered.
 #[derive(Clone, Debug)]
@@ -65,6 +65,12 @@ impl Trial {
             self.successes += u32::from(success);
             self.first_answer.get_or_insert(now);
         }
+    }
+
+    /// Time went back: moves what was planned by the time that is no longer used.
+    pub(super) fn set_back(&mut self, set_back: &SetBack) {
+        self.under_way.iter_mut().for_each(|probe| probe.deadline = set_back.moved(probe.deadline));
+        self.first_answer = self.first_answer.map(|at| set_back.moved(at));
     }
 
     /// Gives up on the probes that should have come back by now.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Counts;
-use crate::{outcome::FailureCategory, time::Time};
+use crate::{clock_discipline::SetBack, outcome::FailureCategory, time::Time};
 
 /// A window is cut into so many parts, and is exact to the length of one.
 const PARTS: usize = 10;
@@ -60,6 +60,11 @@ impl Window {
             }
         }
         counts
+    }
+
+    /// Time went back: moves what was counted by the time that is no longer used.
+    pub(super) fn set_back(&mut self, set_back: &SetBack) {
+        self.start = set_back.moved(self.start);
     }
 
     /// How long a time it covers.

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use redrive_core::{
     TenantId, Time, WebhookId,
     breaker::{Circuit, CircuitState, Permit},
+    clock_discipline::SetBack,
     gate::{self, Facts, Slots, Verdict},
     limiter::{Bucket, RateLimit},
 };
@@ -37,6 +38,8 @@ pub(super) struct State {
     pub(super) moves: u64,
     /// What Redis is there for, where there is one: see `image`.
     pub(super) sharing: Sharing,
+    /// Time went back, and the store may still have times that were planned by the time that is no longer used.
+    set_back: Option<SetBack>,
 }
 
 /// Who decides about circuits and tokens.
@@ -252,6 +255,28 @@ impl Local {
         circuit.saved().blocked_until().is_none().then(|| circuit.may_hold(&hook.breaker))
     }
 
+    /// Time went back: moves what was planned by the time that is no longer used.
+    pub(crate) fn set_back(&self, set_back: &SetBack) {
+        let state = &mut *self.state.lock();
+        state.set_back = Some(*set_back);
+        for known in state.webhooks.values_mut() {
+            known.circuit.set_back(set_back);
+            for time in [&mut known.held_until, &mut known.failing_since, &mut known.next_tick] {
+                *time = time.map(|time| set_back.moved(time));
+            }
+            known.token = known.token.map(|(scope, due)| (scope, set_back.moved(due)));
+        }
+        state.soonest = state.soonest.map(|soonest| set_back.moved(soonest));
+        if let Sharing::Alone(since) = &mut state.sharing {
+            *since = set_back.moved(*since);
+        }
+    }
+
+    /// The times in the store are moved.
+    pub(crate) fn end_set_back(&self) {
+        self.state.lock().set_back = None;
+    }
+
     /// When time makes the next move.
     pub(crate) fn next_tick(&self) -> Option<Time> {
         self.state.lock().soonest
@@ -351,8 +376,12 @@ impl Local {
 
     /// Takes over what the store says of a webhook, none if nothing is to be said. It was read after so many
     /// `moves`: what has moved here since, or is not stored yet, is not replaced by it.
-    pub(crate) fn learn(&self, hook: &Hook, stored: Option<Runtime>, moves: u64, now: Time) -> Learnt {
+    pub(crate) fn learn(&self, hook: &Hook, mut stored: Option<Runtime>, moves: u64, now: Time) -> Learnt {
         let state = &mut *self.state.lock();
+        if let (Some(set_back), Some(stored)) = (&state.set_back, &mut stored) {
+            stored.hold_until = stored.hold_until.map(|until| set_back.moved(until));
+            stored.circuit.iter_mut().for_each(|circuit| circuit.set_back(set_back));
+        }
         let fresh = state.fresh_bucket();
         let known = match state.webhooks.entry(hook.id) {
             Entry::Occupied(known) => known.into_mut(),

@@ -101,6 +101,11 @@ pub(super) struct Hooked {
 }
 
 impl Hooked {
+    /// Whether capacity is reserved for deliveries that are on the way from the store or back to it.
+    pub(super) fn has_reserved(&self) -> bool {
+        self.lanes.iter().any(|queue| queue.reserved > 0)
+    }
+
     pub(super) fn new(tenant: usize) -> Self {
         Self {
             tenant,

@@ -19,6 +19,7 @@ use std::{sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use redrive_core::{
     DeliveryId, TenantId, Time, WebhookId,
+    clock_discipline::SetBack,
     event::{Event, PayloadFormat},
     gate::Scope,
     lane::{Lane, Priority},
@@ -162,6 +163,35 @@ impl Dispatch {
         self.state.lock().unreserve(webhook, lane, count, bytes);
     }
 
+    /// A delivery that was handed back is in the store again.
+    pub(crate) fn returned(&self, ready: &Ready) {
+        let state = &mut *self.state.lock();
+        state.owned.remove(&ready.id);
+        state.unreserve(ready.webhook, &ready.lane, 1, ready.event.weight());
+    }
+
+    /// Whether memory knows the lease of a delivery.
+    pub(crate) fn owns(&self, delivery: DeliveryId) -> bool {
+        self.state.lock().owned.contains_key(&delivery)
+    }
+
+    /// Keeps a lease known although its delivery has left memory: it stays leased until the epoch ends.
+    pub(crate) fn keep_owned(&self, delivery: DeliveryId) {
+        self.state.lock().owned.insert(delivery, ());
+    }
+
+    /// Whether memory knows a lane that this node holds.
+    pub(crate) fn knows_lane(&self, key: &LaneKey) -> bool {
+        self.state.lock().knows_lane(key)
+    }
+
+    /// Has a lane that this node holds claimed from again.
+    pub(crate) fn adopt_lane(&self, whom: Whom<'_>, lane: &Lane) -> Moves {
+        let state = &mut *self.state.lock();
+        state.adopt_lane(whom, lane);
+        state.pump()
+    }
+
     /// Takes in committed deliveries that room was reserved for.
     pub(crate) fn admit(&self, deliveries: impl IntoIterator<Item = Ready>) -> Moves {
         let state = &mut *self.state.lock();
@@ -224,6 +254,11 @@ impl Dispatch {
     /// When something held back here may go again.
     pub(crate) fn next_wake(&self) -> Option<Time> {
         self.state.lock().next_wake()
+    }
+
+    /// Time went back: moves what was planned by the time that is no longer used.
+    pub(crate) fn set_back(&self, set_back: &SetBack) {
+        self.state.lock().set_back(set_back);
     }
 
     /// Lets go what was held back until now.
@@ -326,6 +361,12 @@ impl Dispatch {
         self.state.lock().cancel(webhook, delivery, reason)
     }
 
+    /// Hands out a delivery that was cancelled on another node if it is queued here, to be returned to the store. One
+    /// that is about to be admitted is returned then.
+    pub(crate) fn take_cancelled(&self, webhook: WebhookId, delivery: DeliveryId) -> Option<Ready> {
+        self.state.lock().take_cancelled(webhook, delivery)
+    }
+
     /// Hands out everything that is only queued for a webhook, to be ended without requests. Its room stays
     /// taken until that is stored.
     pub(crate) fn take_queued(&self, webhook: WebhookId) -> Vec<Ready> {
@@ -335,11 +376,6 @@ impl Dispatch {
     /// Hands out what is queued and over, to be ended without requests; otherwise as [`Dispatch::take_queued`].
     pub(crate) fn take_over(&self, is_over: impl Fn(&Ready) -> bool) -> Vec<Ready> {
         self.state.lock().take_over(is_over)
-    }
-
-    /// Hands out one delivery if it is only queued, to be given back. Its room stays taken until it is.
-    pub(crate) fn take_one(&self, webhook: WebhookId, delivery: DeliveryId) -> Option<Ready> {
-        self.state.lock().take_one(webhook, delivery)
     }
 
     /// Forgets everything that is queued under a term that is over: it is somebody else's.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use redrive_core::{DeliveryId, WebhookId};
+use redrive_core::{DeliveryId, WebhookId, lane::Lane};
 use redrive_store::LaneKey;
 
 use super::{Ready, Whom, state::State};
@@ -32,6 +32,7 @@ impl State {
                 over.extend(gone);
             }
             for ready in over {
+                self.owned.remove(&ready.id);
                 self.free_room(webhook, &ready.lane, 1, ready.event.weight());
             }
             // Whoever took over has let go of the lanes as well: whatever is behind is asked for anew.
@@ -58,6 +59,21 @@ impl State {
             self.note_all_hunger(whom.webhook);
             self.unpark_tenant(place);
         }
+    }
+
+    /// Whether a lane that the store says is held by this node will be claimed from again.
+    pub(super) fn knows_lane(&self, key: &LaneKey) -> bool {
+        let Some(hook) = self.hooks.get(&key.webhook) else { return false };
+        hook.position(&key.lane).is_some_and(|at| hook.lanes[at].backlog || hook.lanes[at].reserved > 0)
+    }
+
+    /// Has a lane that is held by this node claimed from as soon as there is capacity.
+    pub(super) fn adopt_lane(&mut self, whom: Whom<'_>, lane: &Lane) {
+        let at = self.enter(whom).lane(lane);
+        if let Some(hook) = self.hooks.get_mut(&whom.webhook) {
+            hook.lanes[at].backlog = true;
+        }
+        self.note_hunger(whom.webhook, at);
     }
 
     /// Room for a lane was asked for, and there is none. It is asked for again as soon as there is.

@@ -7,7 +7,11 @@ use redrive_core::{
 };
 use redrive_store::{LaneKey, LaneRoom};
 
-use super::{Ready, Whom, lanes::is_retry, state::State};
+use super::{
+    Ready, Whom,
+    lanes::is_retry,
+    state::{State, take_if_present},
+};
 
 /// How many deliveries one claim takes from one lane at the most, so that many due lanes share the room.
 const QUANTUM: usize = 500;
@@ -230,6 +234,7 @@ impl State {
         let parked = hook.is_parked();
         let at = hook.lane(lane);
         let queue = &mut hook.lanes[at];
+        self.owned.extend(deliveries.iter().map(|ready| (ready.id, ())));
         queue.backlog = more.unwrap_or(queue.backlog);
         queue.reserved -= room - taken;
         self.bytes += bytes;
@@ -238,14 +243,21 @@ impl State {
             // It was held back while it was being claimed.
             return deliveries;
         }
-        queue.reserved -= taken;
-        queue.queue.extend(deliveries);
+        let mut hand_back = Vec::new();
+        for ready in deliveries {
+            if take_if_present(&mut self.cancelled_early, ready.id) {
+                hand_back.push(ready);
+                continue;
+            }
+            queue.reserved -= 1;
+            queue.queue.push_back(ready);
+        }
         self.give_turn(*webhook, at);
         self.note_hunger(*webhook, at);
         if let Some(hook) = self.hooks.get_mut(webhook) {
             hook.vacate_if_idle(at);
         }
         self.forget_if_idle(*webhook);
-        Vec::new()
+        hand_back
     }
 }

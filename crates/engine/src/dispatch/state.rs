@@ -7,6 +7,7 @@ use std::{
 
 use redrive_core::{
     DeliveryId, TenantId, Time, WebhookId,
+    clock_discipline::SetBack,
     gate::Scope,
     lane::{CLASSES, Lane, Priority},
 };
@@ -63,10 +64,24 @@ pub(super) struct State {
     pub(super) bytes: usize,
     /// Deliveries that were called off while this node has them.
     pub(super) cancelled: HashMap<DeliveryId, String>,
+    /// Deliveries that were cancelled while capacity of their webhook was reserved: their lease may be committed and
+    /// not admitted yet. On admission they are returned to the store, which ends them.
+    pub(super) cancelled_early: HashMap<DeliveryId, WebhookId>,
+    /// Every delivery in memory: queued, sent, being recorded, or on its way back to the store.
+    pub(super) owned: ById<DeliveryId, ()>,
     pub(super) draining: bool,
     pub(super) store_down: bool,
     /// Others may take the node for dead: it must not send.
     pub(super) silent: bool,
+}
+
+/// Cancellations remembered for deliveries that may still be admitted. Further ones take effect when the outcome of the
+/// request is recorded.
+const MAX_EARLY_CANCELS: usize = 10_000;
+
+/// Removes an id. Returns whether it was there; nearly always the map is empty and nothing is hashed.
+pub(super) fn take_if_present<V>(map: &mut HashMap<DeliveryId, V>, id: DeliveryId) -> bool {
+    !map.is_empty() && map.remove(&id).is_some()
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,6 +112,8 @@ impl State {
             retry_items: 0,
             bytes: 0,
             cancelled: HashMap::new(),
+            cancelled_early: HashMap::new(),
+            owned: ById::default(),
             draining: false,
             store_down: false,
             silent: false,
@@ -142,6 +159,9 @@ impl State {
             return;
         }
         let place = hook.tenant;
+        if !self.cancelled_early.is_empty() {
+            self.cancelled_early.retain(|_, of| *of != webhook);
+        }
         self.hooks.remove(&webhook);
         self.tenants[place].hooks -= 1;
         // A place in the rota or among the parked is given up there, when its turn comes.
@@ -183,8 +203,10 @@ impl State {
     pub(super) fn admit(&mut self, ready: Ready, hand_back: &mut Vec<Ready>) {
         let webhook = ready.webhook;
         let Some(hook) = self.hooks.get_mut(&webhook) else { return };
-        if hook.is_parked() {
-            // It was held back while this was being committed.
+        self.owned.insert(ready.id, ());
+        let is_cancelled = take_if_present(&mut self.cancelled_early, ready.id);
+        if is_cancelled || hook.is_parked() {
+            // It was cancelled, or its webhook parked, while this was being committed.
             return hand_back.push(ready);
         }
         let lane = hook.lane(&ready.lane);
@@ -200,6 +222,7 @@ impl State {
 
     pub(super) fn settled(&mut self, ready: &Ready, still_waits: bool) -> Vec<Ready> {
         let webhook = ready.webhook;
+        self.owned.remove(&ready.id);
         if !self.cancelled.is_empty() {
             self.cancelled.remove(&ready.id);
         }
@@ -229,7 +252,10 @@ impl State {
         let (webhook, lane) = (ready.webhook, ready.lane.clone());
         self.end_request(webhook, ready.id);
         self.free_slot(webhook, &lane);
-        let Some(hook) = self.hooks.get_mut(&webhook) else { return };
+        let Some(hook) = self.hooks.get_mut(&webhook) else {
+            self.owned.remove(&ready.id);
+            return;
+        };
         let at = hook.lane(&lane);
         match how {
             // It was held back for longer while it was being asked for.
@@ -330,6 +356,25 @@ impl State {
         self.wakes.peek().map(|Reverse((at, _))| *at)
     }
 
+    /// Time went back: moves what was planned by the time that is no longer used.
+    pub(super) fn set_back(&mut self, set_back: &SetBack) {
+        self.blocked_until = self.blocked_until.map(|until| set_back.moved(until));
+        for tenant in &mut self.tenants {
+            tenant.blocked_until = tenant.blocked_until.map(|until| set_back.moved(until));
+        }
+        for hook in self.hooks.values_mut() {
+            hook.block = hook.block.map(|block| match block {
+                Block::Moment(until) => Block::Moment(set_back.moved(until)),
+                Block::Parked(until) => Block::Parked(set_back.moved(until)),
+            });
+            for ready in hook.lanes.iter_mut().flat_map(|lane| &mut lane.queue) {
+                ready.due = set_back.moved(ready.due);
+            }
+        }
+        let wakes = std::mem::take(&mut self.wakes).into_iter();
+        self.wakes = wakes.map(|Reverse((at, waking))| Reverse((set_back.moved(at), waking))).collect();
+    }
+
     pub(super) fn wake_up(&mut self, now: Time) {
         while let Some(Reverse((at, waking))) = self.wakes.peek().copied()
             && at <= now
@@ -370,7 +415,29 @@ impl State {
             self.cancelled.insert(delivery, reason);
             return None;
         }
-        self.take_one(webhook, delivery)
+        self.take_cancelled(webhook, delivery)
+    }
+
+    /// Takes a cancelled delivery out of its queue. One that is not here is remembered while capacity of its webhook is
+    /// reserved, since its lease may be on the way from the store.
+    pub(super) fn take_cancelled(&mut self, webhook: WebhookId, delivery: DeliveryId) -> Option<Ready> {
+        let hook = self.hooks.get(&webhook)?;
+        if hook.sending.contains(&delivery) {
+            return None;
+        }
+        let is_expected = hook.has_reserved();
+        let queued = self.take_one(webhook, delivery);
+        if queued.is_none() && is_expected {
+            if self.cancelled_early.len() >= MAX_EARLY_CANCELS {
+                let hooks = &self.hooks;
+                let is_open = |webhook: &WebhookId| hooks.get(webhook).is_some_and(Hooked::has_reserved);
+                self.cancelled_early.retain(|_, webhook| is_open(webhook));
+            }
+            if self.cancelled_early.len() < MAX_EARLY_CANCELS {
+                self.cancelled_early.insert(delivery, webhook);
+            }
+        }
+        queued
     }
 
     pub(super) fn take_queued(&mut self, webhook: WebhookId) -> Vec<Ready> {

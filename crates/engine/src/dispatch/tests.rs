@@ -32,7 +32,7 @@ fn ready(lane: u8, n: u8) -> Ready {
     };
     Ready {
         id: DeliveryId::new(at, &[n; 10]),
-        term: Term::new("test", redrive_store::Epoch(1)),
+        term: Term::new("test", redrive_store::Epoch(1), 0),
         webhook: webhook(lane),
         lane: FRESH,
         event: Arc::new(event),
@@ -303,6 +303,20 @@ fn what_is_parked_goes_back_and_nothing_comes_in() {
 }
 
 #[test]
+fn pause_planned_by_a_wrong_clock_is_moved_with_it() {
+    let dispatch = Dispatch::new(BOUNDS);
+    let (wrong, right) = (Time::from_millis(600_000), Time::from_millis(100));
+    dispatch.park(whom(&ready(1, 1), 1), wrong + Duration::from_millis(100));
+    dispatch.park(whom(&ready(2, 2), 1), Time::from_millis(50));
+    dispatch.set_back(&SetBack { from: wrong, by: Duration::from_millis(600_000) });
+    dispatch.wake_up(Time::from_millis(99));
+    assert!(offer(&dispatch, ready(1, 3), 1).is_none());
+    assert_eq!(dispatch.next_wake(), Some(right));
+    dispatch.wake_up(right);
+    assert_eq!(offer(&dispatch, ready(1, 3), 1).unwrap().start.len(), 1);
+}
+
+#[test]
 fn a_trickle_lets_few_in() {
     let dispatch = Dispatch::new(BOUNDS);
     dispatch.unpark(whom(&ready(1, 1), 4), Some(2));
@@ -444,7 +458,7 @@ proptest! {
     fn bounds_hold_and_the_books_balance(steps in proptest::collection::vec((0u8..12, 0u8..4), 1..300)) {
         let dispatch = Dispatch::new(BOUNDS);
         let mut desk = Desk::default();
-        let mut term = Term::new("test", redrive_store::Epoch(1));
+        let mut term = Term::new("test", redrive_store::Epoch(1), 0);
         let (mut n, mut now) = (0u16, 0i64);
         for (what, which) in steps {
             n += 1;
@@ -521,7 +535,7 @@ proptest! {
                         Moves::default()
                     }
                     _ => {
-                        std::mem::replace(&mut term, Term::new("test", redrive_store::Epoch(2))).end();
+                        std::mem::replace(&mut term, Term::new("test", redrive_store::Epoch(2), 0)).end();
                         dispatch.throw_away()
                     }
                 },
@@ -559,4 +573,48 @@ proptest! {
         let state = dispatch.state.lock();
         prop_assert!(state.hooks.is_empty(), "idle webhooks cost nothing: {:?}", state.hooks);
     }
+}
+
+#[test]
+fn a_cancel_between_commit_and_admission_is_not_lost() {
+    let dispatch = Dispatch::new(BOUNDS);
+    let (early, other) = (ready(1, 1), ready(1, 2));
+    for one in [&early, &other] {
+        assert!(dispatch.reserve(whom(one, 2), &one.lane, one.event.weight()));
+    }
+    assert!(dispatch.cancel(early.webhook, early.id, "enough".into()).is_none());
+    let moves = dispatch.admit([early.clone(), other.clone()]);
+    assert_eq!(moves.start.iter().map(|one| one.id).collect::<Vec<_>>(), [other.id]);
+    assert_eq!(moves.hand_back.iter().map(|one| one.id).collect::<Vec<_>>(), [early.id]);
+    dispatch.unreserve(early.webhook, &early.lane, 1, early.event.weight());
+    finish(&dispatch, &other);
+    assert_eq!(dispatch.load(), empty(BOUNDS));
+}
+
+#[test]
+fn a_cancel_during_a_claim_is_not_lost() {
+    let dispatch = Dispatch::new(BOUNDS);
+    let (early, other) = (ready(1, 1), ready(1, 2));
+    let room = look(&dispatch, &early);
+    assert!(dispatch.take_cancelled(early.webhook, early.id).is_none());
+    let moves = dispatch.claimed(&room, vec![early.clone(), other.clone()], false);
+    assert_eq!(moves.start.iter().map(|one| one.id).collect::<Vec<_>>(), [other.id]);
+    assert_eq!(moves.hand_back.iter().map(|one| one.id).collect::<Vec<_>>(), [early.id]);
+    dispatch.unreserve(early.webhook, &early.lane, 1, early.event.weight());
+    finish(&dispatch, &other);
+    assert_eq!(dispatch.load(), empty(BOUNDS));
+}
+
+#[test]
+fn early_cancels_are_remembered_only_while_capacity_is_reserved() {
+    let dispatch = Dispatch::new(BOUNDS);
+    let (known, unknown) = (ready(1, 1), ready(1, 2));
+    assert!(dispatch.cancel(unknown.webhook, unknown.id, "enough".into()).is_none());
+    assert_eq!(dispatch.state.lock().cancelled_early.len(), 0, "nothing of the webhook is expected");
+    assert!(dispatch.reserve(whom(&known, 2), &known.lane, known.event.weight()));
+    assert!(dispatch.cancel(unknown.webhook, unknown.id, "enough".into()).is_none());
+    assert_eq!(dispatch.state.lock().cancelled_early.len(), 1);
+    let sent = dispatch.admit([known]).start;
+    finish(&dispatch, &sent[0]);
+    assert_eq!(dispatch.state.lock().cancelled_early.len(), 0);
 }

@@ -5,6 +5,8 @@ mod by;
 mod notices;
 mod store;
 
+use std::sync::atomic::AtomicU64;
+
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
@@ -175,6 +177,7 @@ pub struct Metrics {
     pub(crate) fenced: Counter,
     transitions: Family<TransitionLabels, Counter>,
     rate_limit_hits: Counter,
+    recovered: Family<KindLabel, Counter>,
     faults: [Counter; 3],
     /// Tries to tell owners.
     pub(crate) notices: Notices,
@@ -183,6 +186,9 @@ pub struct Metrics {
     pub(crate) months_pruned: Counter,
     /// When the oldest event was published, in seconds; 0 if there is none or it was not looked for.
     pub(crate) oldest_event: Gauge,
+    /// By how many seconds the clock differs from the prediction without being confirmed.
+    pub(crate) clock_jump: Gauge<f64, AtomicU64>,
+    pub(crate) clock_jumps: Counter,
     /// How the store does.
     pub(crate) store: StoreHealth,
     /// Whether Redis answers.
@@ -224,12 +230,15 @@ impl Metrics {
             dead: Counter::default(),
             fenced: Counter::default(),
             transitions: Family::default(),
+            recovered: Family::default(),
             rate_limit_hits: Counter::default(),
             faults: Fault::ALL.map(|fault| faults.get_or_create(&KindLabel { kind: fault.name() }).clone()),
             notices: Notices::new(registry),
             pruned: Family::default(),
             months_pruned: Counter::default(),
             oldest_event: Gauge::default(),
+            clock_jump: Gauge::default(),
+            clock_jumps: Counter::default(),
             store: StoreHealth::new(registry),
             redis_up: Gauge::default(),
             redis_fallback: Gauge::default(),
@@ -257,6 +266,14 @@ impl Metrics {
             }
         }
         self.pruned(&Left::default());
+        for kind in ["lease", "lane", "assignment"] {
+            self.recovered(kind, 0);
+        }
+    }
+
+    /// Counts what the lease auditor recovered.
+    pub(crate) fn recovered(&self, kind: &'static str, count: usize) {
+        self.recovered.get_or_create(&KindLabel { kind }).inc_by(count as u64);
     }
 
     fn list(&self, registry: &mut Registry) {
@@ -283,6 +300,11 @@ impl Metrics {
             self.fenced.clone(),
         );
         registry.register(
+            "redrive_leases_recovered",
+            "Leases, lanes and assignments that this node owned in the store and did not know",
+            self.recovered.clone(),
+        );
+        registry.register(
             "webhook_circuit_breaker_transitions",
             "Moves of circuits from one state to another, counted by the node that made them",
             self.transitions.clone(),
@@ -303,6 +325,12 @@ impl Metrics {
             "When the oldest event was published; told by the node that forgets, 0 by others",
             self.oldest_event.clone(),
         );
+        registry.register(
+            "redrive_clock_jump_seconds",
+            "The followed clock minus its prediction while a jump is not confirmed; otherwise 0",
+            self.clock_jump.clone(),
+        );
+        registry.register("redrive_clock_jumps", "Jumps of the followed clock", self.clock_jumps.clone());
     }
 
     fn list_redis(&self, registry: &mut Registry, has_redis: bool) {

@@ -99,6 +99,7 @@ impl Inner {
             room.alone = self.claims_alone(&room.key);
         }
         let bytes = self.dispatch.reserve_bytes(MAX_BYTES);
+        let _transfer = self.transfers.open();
         let claims = self.store.claim(term.epoch, now, rooms.clone(), bytes).await;
         let taken = match claims {
             Ok(claims) => {

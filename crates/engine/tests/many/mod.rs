@@ -91,6 +91,7 @@ impl Fleet {
                 let options = postgres::Options {
                     writers: 4,
                     readers: 2,
+                    allow_unsafe_durability: true,
                     ..postgres::Options::at(server.0.url()).sealed_by(redrive_testkit::vault())
                 };
                 Arc::new(postgres::Postgres::open(&options).await.unwrap())

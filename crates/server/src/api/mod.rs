@@ -1,6 +1,7 @@
 //! The JSON API: one file per resource, thin over `app`.
 
 mod audit;
+mod clock;
 mod deliveries;
 mod dlq;
 mod event_types;
@@ -103,6 +104,7 @@ fn described() -> OpenApiRouter<AppState> {
         .merge(secrets::routes())
         .merge(health::routes())
         .merge(status::routes())
+        .merge(clock::routes())
 }
 
 /// The API's own description, OpenAPI 3.1.

@@ -116,7 +116,11 @@ impl From<StoreError> for Problem {
                 "overloaded",
                 "more is being published than can be stored now; nothing was stored, send it again later",
             ),
-            StoreError::Unavailable(_) | StoreError::Fenced | StoreError::Refused(_) => {
+            StoreError::Busy(detail) => Self::new(unavailable, "busy", detail).retry_after(2),
+            StoreError::Unavailable(_)
+            | StoreError::Fenced
+            | StoreError::OutOfOrder
+            | StoreError::Refused(_) => {
                 // The engine says once that the store is in trouble; this is one of many that suffer from it.
                 tracing::debug!(%error, "a request failed because of the store");
                 Self::new(

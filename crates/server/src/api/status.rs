@@ -3,6 +3,7 @@
 use axum::extract::State;
 use redrive_core::{
     Role, Time,
+    durability::Durability,
     lane::Priority,
     status::{Finding, Level},
 };
@@ -100,6 +101,9 @@ struct StoreView {
     /// Why not, if it takes none.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+    /// The settings of a PostgreSQL server that decide whether commits survive a crash, as Redrive's sessions have
+    /// them; null for SQLite.
+    durability: Option<Durability>,
 }
 
 /// What waits.
@@ -163,6 +167,7 @@ impl StatusView {
                 kind: status.identity.store.clone(),
                 state: Up::of(status.store_down.is_none()),
                 error: status.store_down.clone(),
+                durability: status.durability.clone(),
             },
             redis: status.redis.map(Up::of),
             rabbitmq: status.broker.map(Up::of),

@@ -1,7 +1,7 @@
 //! Publishing, looking events up, replaying them.
 
 use redrive_core::{DeliveryId, EventId, TenantId, lane::Priority};
-use redrive_engine::{Draft, Receipt, ReplayTo};
+use redrive_engine::{Draft, OrderedPosition, Receipt, ReplayTo};
 use redrive_store::{EventFilter, Listed, PageRequest, StoredEvent};
 
 use serde_json::json;
@@ -19,6 +19,19 @@ impl App {
 
     /// Publishes an event, unless its payload is too large.
     pub async fn publish(&self, draft: Draft) -> Result<Receipt, AppError> {
+        self.publish_at(draft, None).await
+    }
+
+    /// The same for an event that is stored after everything before it in an order.
+    pub async fn publish_in_order(
+        &self,
+        draft: Draft,
+        position: OrderedPosition,
+    ) -> Result<Receipt, AppError> {
+        self.publish_at(draft, Some(position)).await
+    }
+
+    async fn publish_at(&self, draft: Draft, position: Option<OrderedPosition>) -> Result<Receipt, AppError> {
         let most = self.rules.max_payload_bytes;
         if draft.data.len() > most {
             let size = draft.data.len();
@@ -27,7 +40,10 @@ impl App {
             )));
         }
         let mut reserved = self.check_event_quotas(&draft.tenant, draft.data.len()).await?;
-        let receipt = self.engine.publish(draft).await?;
+        let receipt = match position {
+            Some(position) => self.engine.publish_in_order(draft, position).await?,
+            None => self.engine.publish(draft).await?,
+        };
         if let Some(reserved) = &mut reserved {
             reserved.place = receipt.sequence_number;
         }

@@ -263,7 +263,7 @@ impl App {
         if !uses.is_empty() {
             self.store().note_key_use(uses).await?;
         }
-        let now = self.engine.clock().now();
+        let now = self.engine.clock().confirmed_now();
         self.keys.prune(now);
         self.store().forget_sessions(now.back(REMEMBERED), FORGOTTEN).await?;
         self.store().forget_audit(now.back(self.rules.audit_retention), FORGOTTEN).await.map(drop)

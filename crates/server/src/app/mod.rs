@@ -7,6 +7,7 @@ pub mod audit;
 pub mod auth;
 mod blocked;
 pub mod circuit;
+pub mod clock;
 pub mod dead;
 pub mod deliveries;
 pub mod erase;
@@ -45,7 +46,7 @@ use std::{
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry as Metrics;
 use redrive_core::{Role, limiter::RateLimit, retry::RetryPolicy, webhook::UrlRules};
-use redrive_engine::{Engine, clock};
+use redrive_engine::{Engine, clock::ticks};
 use redrive_store::{Store, StoreError};
 
 pub use about::Identity;
@@ -176,7 +177,7 @@ impl App {
     /// Whether the store can be written, as of a moment ago.
     pub async fn store_works(&self) -> Result<(), AppError> {
         let mut pinged = self.pinged.lock().await;
-        let now = clock::ticks();
+        let now = ticks();
         if let Some((at, answer)) = &*pinged
             && now.saturating_sub(*at) < PING_LASTS
         {

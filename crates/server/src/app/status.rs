@@ -6,6 +6,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use redrive_core::{
     Role, Time,
+    durability::Durability,
     status::{Finding, Level, Observed, worst},
 };
 use redrive_engine::{Circuits, Load};
@@ -34,6 +35,9 @@ pub struct Status<'a> {
     pub now: Time,
     /// Why the store takes no writes, if it takes none.
     pub store_down: Option<String>,
+    /// The settings of the store's server on which it depends that nothing acknowledged is lost; none where there is
+    /// no server, or if it does not respond.
+    pub durability: Option<Durability>,
     /// All nodes of a shared store, the one asked too; none if the store is its own, or does not tell.
     pub nodes: Vec<Node>,
     /// Whether Redis answers; none where there is none.
@@ -69,11 +73,12 @@ impl App {
     /// How the installation is doing.
     pub async fn status(self: &Arc<Self>) -> Status<'_> {
         let now = self.engine.clock().now();
-        let (works, nodes, counted, overdue) = tokio::join!(
+        let (works, nodes, counted, overdue, durability) = tokio::join!(
             self.store_works(),
             timeout(PATIENCE, self.engine.nodes()),
             self.counted(),
             timeout(PATIENCE, self.store().overdue(now)),
+            timeout(PATIENCE, self.store().durability()),
         );
         let mut status = Status {
             identity: &self.rules.identity,
@@ -83,6 +88,7 @@ impl App {
             load: self.engine.load(),
             now,
             store_down: works.as_ref().err().map(ToString::to_string),
+            durability: durability.ok().and_then(Result::ok).flatten(),
             nodes: nodes.ok().and_then(Result::ok).unwrap_or_default(),
             redis: self.engine.redis_up(),
             broker: self.engine.broker_up(),
@@ -104,9 +110,11 @@ impl App {
         let late = served.iter().map(|(_, since)| status.now.since(*since)).max();
         Observed {
             store_down: status.store_down.clone(),
+            durability_risk: status.durability.as_ref().and_then(Durability::risk),
             redis: status.redis,
             broker: status.broker,
             mail: status.mail,
+            clock_jump_ms: self.engine.clock().unconfirmed_jump_ms(),
             draining: self.is_draining(),
             waiting: status.vitals.as_ref().map(|vitals| vitals.waiting.iter().sum()),
             unserved: unserved.into_iter().map(|(pool, _)| pool).collect(),

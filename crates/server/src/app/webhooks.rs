@@ -152,7 +152,7 @@ impl App {
 
     /// A webhook without the secrets that have expired.
     fn current(&self, mut webhook: Webhook) -> Webhook {
-        let now = self.engine.clock().now();
+        let now = self.engine.clock().confirmed_now();
         webhook.secrets.retain(|live| live.expires_at.is_none_or(|end| end > now));
         webhook
     }

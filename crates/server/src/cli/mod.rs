@@ -1,6 +1,7 @@
 //! The command line.
 
 mod archive;
+mod clock;
 mod copy;
 mod demo;
 mod keys;
@@ -60,6 +61,11 @@ enum Command {
     },
     /// Print how a running installation is doing. Exit code: 0 well, 1 warning, 2 critical, 3 not known.
     Status(status::StatusArgs),
+    /// Show the time that a running installation uses, or confirm it after the clock jumped.
+    Clock {
+        #[command(subcommand)]
+        command: clock::ClockCommand,
+    },
     /// Send a test mail as the server would, and say what is wrong if it does not go out.
     CheckMail(mail::CheckMailArgs),
     /// Show or check the configuration.
@@ -215,6 +221,7 @@ pub fn main() -> ExitCode {
         Command::Archive { command } => archive::run(&command),
         Command::Store { command } => copy::run(&command),
         Command::Status(args) => return status::run(&args),
+        Command::Clock { command } => clock::run(&command),
         Command::CheckMail(args) => mail::run(&args),
         Command::Config { command } => configuration(command),
     };

@@ -70,7 +70,7 @@ pub(super) fn run(start: Start) -> Result<(), CliError> {
 
 async fn serve(start: Start) -> Result<(), CliError> {
     let Start { config, profile, reread, demo } = start;
-    let backend = config.database.backend()?;
+    let backend = config.database.backend()?.with_lease(config.cluster.lease.get());
     let vault = vault::open(&config, profile, &backend)?;
     let store = store::open(&backend, Some(&vault)).await?;
     vault::check(&vault, &*store).await?;

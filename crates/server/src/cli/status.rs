@@ -76,6 +76,9 @@ fn table(status: &Value) -> Table {
     }
     let store = &status["store"];
     row("store", format!("{} {}", text(&store["kind"]), text(&store["state"])));
+    if store["durability"].is_object() {
+        row("durability", durability_line(&store["durability"]));
+    }
     row("redis", or(&status["redis"], "none"));
     row("rabbitmq", or(&status["rabbitmq"], "none"));
     row("mail", or(&status["mail"], "none"));
@@ -99,6 +102,17 @@ fn node_line(node: &Value, asked: &Value) -> String {
     format!("{}: {}, {sends}{this}", text(&node["name"]), text(&node["role"]))
 }
 
+/// The settings of a database server that decide whether commits survive a crash.
+fn durability_line(durability: &Value) -> String {
+    let on_or_off = |setting: &str| if durability[setting] == Value::Bool(true) { "on" } else { "off" };
+    format!(
+        "synchronous_commit {}, fsync {}, full_page_writes {}",
+        text(&durability["synchronous_commit"]),
+        on_or_off("fsync"),
+        on_or_off("full_page_writes")
+    )
+}
+
 /// A value as it is shown: texts without quotes.
 fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
@@ -117,7 +131,11 @@ mod tests {
     #[test]
     fn what_is_not_known_is_shown_as_such() {
         let status = json!({
-            "status": "critical", "nodes": [], "store": {"kind": "PostgreSQL", "state": "down"}, "redis": null,
+            "status": "critical", "nodes": [], "redis": null,
+            "store": {
+                "kind": "PostgreSQL", "state": "down",
+                "durability": {"synchronous_commit": "on", "fsync": true, "full_page_writes": false},
+            },
             "rabbitmq": "up", "mail": "down", "queue": {"depth": null, "leased": null, "lag_seconds": null},
             "slots": {"used": 1, "total": 8}, "circuits": {"open": 2, "half_open": 0, "open_over_1h": 1},
             "dead_letters": null,
@@ -130,6 +148,7 @@ mod tests {
             [
                 "status critical",
                 "store PostgreSQL down",
+                "durability synchronous_commit on, fsync on, full_page_writes off",
                 "redis none",
                 "rabbitmq up",
                 "mail down",

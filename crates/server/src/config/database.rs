@@ -1,7 +1,7 @@
 //! Where everything is kept: a file of one's own, or a PostgreSQL server that nodes share. Whatever is shown of
 //! it is shown without the password.
 
-use std::{fmt, path::PathBuf};
+use std::{fmt, path::PathBuf, time::Duration};
 
 use redrive_core::time::Span;
 use redrive_store::postgres::Options;
@@ -32,6 +32,8 @@ pub struct Database {
     pub query_timeout: Span,
     /// Whether an older schema is brought up to date at the start.
     pub migrate: bool,
+    /// Whether to use a PostgreSQL server that can lose acknowledged events when it crashes.
+    pub allow_unsafe_durability: bool,
 }
 
 impl Default for Database {
@@ -40,12 +42,13 @@ impl Default for Database {
             url: DatabaseUrl("sqlite:redrive-data/redrive.db".into()),
             password: None,
             password_file: None,
-            write_connections: 8,
-            read_connections: 4,
+            write_connections: 6,
+            read_connections: 3,
             connect_timeout: Span::secs(3),
             statement_timeout: Span::secs(10),
             query_timeout: Span::secs(2),
             migrate: true,
+            allow_unsafe_durability: false,
         }
     }
 }
@@ -186,6 +189,14 @@ impl Backend {
 }
 
 impl Backend {
+    /// The same backend with `cluster.lease`, by which the server ends sessions of nodes that do not respond.
+    pub fn with_lease(mut self, lease: Duration) -> Self {
+        if let Self::Postgres(options) = &mut self {
+            options.lease = lease;
+        }
+        self
+    }
+
     /// Refuses what only nodes that share a store have a use for.
     pub(super) fn must_be_shared(&self, setting: &str) -> Result<(), ConfigError> {
         match self {
@@ -231,6 +242,7 @@ impl Database {
             statement_timeout: self.statement_timeout.get(),
             query_timeout: self.query_timeout.get(),
             migrate: self.migrate,
+            allow_unsafe_durability: self.allow_unsafe_durability,
             ..Options::at(url)
         })))
     }
@@ -284,7 +296,7 @@ mod tests {
         }
         let plain = options(&at("postgresql://me@db:5433/redrive?sslmode=verify-full&sslrootcert=/ca.pem"));
         assert_eq!(plain.url, "postgresql://me@db:5433/redrive?sslmode=verify-full&sslrootcert=%2Fca.pem");
-        assert_eq!((plain.password, plain.writers, plain.readers), (None, 8, 4));
+        assert_eq!((plain.password, plain.writers, plain.readers), (None, 6, 3));
         assert!(at("postgres:///redrive?host=db&user=me").validate().is_ok());
     }
 

@@ -64,14 +64,24 @@ pub const SETTINGS: &[Setting] = &[
     ),
     setting("database.password", "The password of the PostgreSQL server, so that the URL needs none."),
     setting("database.password_file", "A file that holds the password, for secret mounts."),
-    setting("database.write_connections", "Connections of this node that write; PostgreSQL only."),
-    setting("database.read_connections", "Connections of this node that only read; PostgreSQL only."),
+    setting(
+        "database.write_connections",
+        "Connections of this node for scheduling and administrative writes; PostgreSQL only.",
+    ),
+    setting(
+        "database.read_connections",
+        "Connections of this node for listings and other reads of users; PostgreSQL only.",
+    ),
     setting("database.connect_timeout", "How long connecting to PostgreSQL may take."),
     setting("database.statement_timeout", "How long a write may take, and wait for a connection."),
     setting("database.query_timeout", "How long a question may take; a page of the API needs far less."),
     setting(
         "database.migrate",
         "Whether an older schema is brought up to date at the start. Off: only by `redrive migrate`.",
+    ),
+    setting(
+        "database.allow_unsafe_durability",
+        "Whether to use a PostgreSQL server that can lose acknowledged events when it crashes: for tests.",
     ),
     setting(
         "amqp.url",

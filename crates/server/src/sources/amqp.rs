@@ -1,8 +1,9 @@
 //! A queue of RabbitMQ as a source: connect, take messages, publish them, acknowledge what is stored for good.
 //!
-//! Messages are published in the order in which they came, as many at once as the broker hands out. While the store
-//! does not take them they are kept here unacknowledged, and the first of them is tried now and then; once it is
-//! through, the others follow in their order.
+//! Messages are published in the order in which they came, and wait for their commits concurrently, as many as the
+//! broker hands out. When one cannot be stored now, all behind it fail with it (see `PublishOrder`): they are kept here
+//! unacknowledged, and the first of them is tried again after a while. Once it is stored, the others follow in their
+//! order.
 
 use std::{collections::BTreeMap, pin::Pin, sync::Arc, time::Duration};
 
@@ -19,11 +20,11 @@ use lapin::{
 };
 use redrive_core::backoff::Backoff;
 use redrive_engine::{
-    Draft, Receipt,
+    Draft, OrderedPosition, Receipt,
     amqp::{Broker, BrokerError, said},
     clock,
 };
-use redrive_store::StoreError;
+use redrive_store::{PublishOrder, StoreError};
 use tokio::time::{Sleep, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -236,9 +237,14 @@ struct Intake<'a> {
     closing: FuturesUnordered<BoxFuture<'a, Result<(), lapin::Error>>>,
     /// What the store did not take, by its place.
     held: BTreeMap<u64, Pending>,
+    /// The order of what is being published, and how many are in it.
+    order: Arc<PublishOrder>,
+    in_order: u64,
     /// When the first of those is tried again, and whether it is being tried.
     wake: Pin<Box<Sleep>>,
     is_trying: bool,
+    /// Whether `wake` was set for a failure of what is held.
+    is_backing_off: bool,
     backoff: Backoff,
 }
 
@@ -250,8 +256,11 @@ impl<'a> Intake<'a> {
             publishing: FuturesUnordered::new(),
             closing: FuturesUnordered::new(),
             held: BTreeMap::new(),
+            order: Arc::default(),
+            in_order: 0,
             wake: Box::pin(sleep(Duration::ZERO)),
             is_trying: false,
+            is_backing_off: false,
             backoff: Backoff::default(),
         }
     }
@@ -294,8 +303,16 @@ impl<'a> Intake<'a> {
 
     fn publish(&mut self, pending: Pending) {
         let app = self.source.app.clone();
+        let (order, position) = (self.order.clone(), self.in_order);
+        self.in_order += 1;
         let publishing = async move {
-            let result = app.publish(pending.draft.clone()).await;
+            let ordered = OrderedPosition { order: order.clone(), position };
+            let result = app.publish_in_order(pending.draft.clone(), ordered).await;
+            match result.as_ref().err().map(|error| verdict(error.clone())) {
+                // It may have failed before the store saw it, which then cannot refuse what is behind it.
+                Some(Verdict::Wait(_)) => order.break_off(),
+                Some(Verdict::Reject(_)) | None => order.leave_out(position).await,
+            }
             (pending, result)
         };
         self.publishing.push(publishing.boxed());
@@ -332,8 +349,11 @@ impl<'a> Intake<'a> {
     }
 
     fn wait(&mut self, pending: Pending, at_least: Option<Duration>, error: &AppError) {
-        // All that were under way fail together: that is one failure.
-        if self.held.is_empty() || self.is_trying {
+        // What failed only because of something before it has no reason of its own to wait. Whatever else is in flight
+        // fails together, which is one failure.
+        let is_own_failure = !matches!(error, AppError::Store(StoreError::OutOfOrder));
+        if is_own_failure && !self.is_backing_off {
+            self.is_backing_off = true;
             if self.backoff.is_fresh() {
                 let source = &self.source.name;
                 tracing::warn!(source, %error, "messages of a source wait, since their events cannot be stored now");
@@ -346,9 +366,11 @@ impl<'a> Intake<'a> {
         self.hold(pending);
     }
 
-    /// Tries the first of those that wait, alone.
+    /// Tries the first of those that wait, alone, as the first of a new order.
     fn try_again(&mut self) {
         if let Some((_, first)) = self.held.pop_first() {
+            (self.order, self.in_order, self.is_backing_off) = (Arc::default(), 0, false);
+            self.wake = Box::pin(sleep(Duration::ZERO));
             self.is_trying = true;
             self.publish(first);
         }
@@ -356,7 +378,7 @@ impl<'a> Intake<'a> {
 
     /// One has got through: those that wait follow, in their order, unless some are under way that may yet fail.
     fn go_on(&mut self) {
-        if !self.publishing.is_empty() {
+        if !self.publishing.is_empty() || self.order.is_broken() {
             return;
         }
         if self.held.is_empty() {

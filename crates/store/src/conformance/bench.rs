@@ -47,7 +47,7 @@ pub fn at(millis: i64) -> Time {
 
 /// A node with this name.
 fn named(name: &str) -> NewNode {
-    NewNode { name: name.into(), role: Role::All, pools: vec![DEFAULT_POOL.into()] }
+    NewNode { name: name.into(), role: Role::All, pools: vec![DEFAULT_POOL.into()], ..NewNode::default() }
 }
 
 /// The first so many of a listing.
@@ -293,6 +293,7 @@ impl Bench {
             claim: None,
             config_version: self.version(),
             epoch: self.epoch,
+            order: None,
         }
     }
 
@@ -346,6 +347,7 @@ impl Bench {
             attempt: Some(self.attempt(number, &next, time)),
             next,
             knows_cancel: false,
+            requires_ended_webhook: false,
             disable: None,
             effects: Effects::default(),
             causes: Vec::new(),

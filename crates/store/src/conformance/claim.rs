@@ -5,8 +5,8 @@ use std::{collections::HashSet, sync::Arc};
 use bytes::Bytes;
 use redrive_core::{DeliveryId, DeliveryStatus, event::Event, tenant::DEFAULT_POOL};
 
-use super::{Bench, END, at, ids, together};
-use crate::{Birth, Cancelled, Epoch, LaneKey, LaneRoom, Next, StoreError};
+use super::{Bench, END, at, bench::FRESH, ids, together};
+use crate::{Birth, Cancelled, Epoch, LaneKey, LaneRoom, Next, Owned, StoreError};
 
 /// So many deliveries to the bench's webhook, due one millisecond after the other from `at(0)` on.
 async fn queue(bench: &Bench, count: i64) -> Vec<DeliveryId> {
@@ -264,4 +264,35 @@ pub async fn a_lane_left_empty_by_a_cancellation_goes(bench: &Arc<Bench>) {
     // The lane may still be looked at once.
     assert!(bench.claim(at(10)).await.is_empty());
     assert_eq!(bench.due_lanes(at(END)).await, []);
+}
+
+pub async fn what_an_epoch_owns_is_read_by_pages(bench: &Arc<Bench>) {
+    let store = bench.store();
+    let mut leased = Vec::new();
+    for n in 0..5 {
+        leased.push(bench.leased(at(n)).await);
+    }
+    leased.sort();
+    let other = bench.new_epoch().await;
+    assert_eq!(store.owned_by(other, None, 10).await.unwrap(), Owned::default());
+    let (mut read, mut after) = (Vec::new(), None);
+    loop {
+        let owned = store.owned_by(bench.epoch, after, 2).await.unwrap();
+        if owned.leases.is_empty() {
+            break;
+        }
+        after = owned.leases.last().copied();
+        read.extend(owned.leases);
+    }
+    assert_eq!(read, leased);
+    for n in 0..3 {
+        let new = bench.new_event(at(n), Birth::Waiting(at(n)));
+        bench.publish(new).await;
+    }
+    let key = LaneKey { webhook: bench.webhook, lane: FRESH };
+    let room = LaneRoom { alone: true, ..LaneRoom::new(key.clone(), 1) };
+    let claimed = store.claim(other, at(10), vec![room], 1 << 20).await.unwrap();
+    let owned = store.owned_by(other, None, 10).await.unwrap();
+    assert_eq!(owned.leases, ids(&claimed[0].deliveries));
+    assert_eq!((owned.lanes, owned.assignments), (vec![key], vec![bench.webhook]));
 }

@@ -111,7 +111,8 @@ pub async fn its_key_is_still_taken(bench: &Arc<Bench>) {
     let keyed = |time: i64| {
         let new = about(bench, "ada", time, Birth::Leased);
         let event = Arc::new(Event { idempotency_key: Some("k".into()), ..(*new.event).clone() });
-        let claim = Some(KeyClaim { body_hash: [1; 32], expires_at: at(time + 1_000) });
+        let claim =
+            Some(KeyClaim { body_hash: [1; 32], expires_at: at(time + 1_000), confirmed_now: at(time) });
         NewEvent { event, claim, ..new }
     };
     let first = keyed(0);

@@ -1,10 +1,11 @@
 //! What holds webhooks back: stored once, obeyed by every claim, and remembered.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use redrive_core::{
     DeliveryId, TenantId, Time, WebhookId,
     breaker::{CircuitState, Counts, Forced, SavedCircuit},
+    clock_discipline::SetBack,
     webhook::WebhookState,
 };
 
@@ -319,6 +320,28 @@ pub async fn a_hold_is_never_shortened(bench: &Arc<Bench>) {
         assert_eq!(only_trouble(bench).await.hold_until, Some(at(held)));
         assert_eq!(bench.next_wake(at(0)).await, Some(at(held)));
     }
+}
+
+pub async fn holds_and_circuits_of_a_wrong_clock_are_moved(bench: &Arc<Bench>) {
+    const WRONG: i64 = 600_000;
+    let set_back = SetBack { from: at(WRONG), by: Duration::from_millis(WRONG.unsigned_abs()) };
+    let [before, opened, forced_open] =
+        [bench.new_webhook().await.id, bench.new_webhook().await.id, bench.new_webhook().await.id];
+    hold(bench, before, 500).await;
+    hold(bench, bench.webhook, WRONG + 700).await;
+    set(bench, opened, &open(1, WRONG + 10, WRONG + 800)).await;
+    let forced = forced(true, 1, 10, Some(WRONG + 900));
+    set(bench, forced_open, &forced).await;
+    bench.store().set_holds_back(set_back).await.unwrap();
+    let runtimes = bench.store().troubled().await.unwrap();
+    let find = |webhook| runtimes.iter().find(|runtime| runtime.webhook == webhook).unwrap();
+    assert_eq!(find(before).hold_until, Some(at(500)), "it was set by the right time");
+    assert_eq!(find(bench.webhook).hold_until, Some(at(700)));
+    assert_eq!(find(opened).circuit, Some(open(1, 10, 800)));
+    assert_eq!(find(forced_open).circuit, Some(forced), "an operator's decision stays");
+    let new = bench.fan_out(bench.event(at(0)), &[(opened, Birth::Waiting(at(0)))]);
+    bench.publish_new(new).await;
+    assert_eq!(bench.next_wake(at(0)).await, Some(at(800)), "claims follow the moved circuit");
 }
 
 pub async fn failures_count_from_the_first(bench: &mut Arc<Bench>) {

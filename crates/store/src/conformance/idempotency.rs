@@ -13,7 +13,8 @@ const LIFE: i64 = 1000;
 /// An event with a key. `body` stands for what its body says.
 fn keyed(bench: &Bench, key: &str, body: u8, time: i64) -> NewEvent {
     let event = Event { idempotency_key: Some(key.into()), ..bench.event(at(time)) };
-    let claim = Some(KeyClaim { body_hash: [body; 32], expires_at: at(time + LIFE) });
+    let claim =
+        Some(KeyClaim { body_hash: [body; 32], expires_at: at(time + LIFE), confirmed_now: at(time) });
     NewEvent { claim, ..bench.fan_out(event, &[(bench.webhook, Birth::Leased)]) }
 }
 
@@ -156,4 +157,14 @@ pub async fn keys_survive_reopening(bench: &mut Arc<Bench>) {
     let event = publish_first(bench, "a").await;
     Bench::reopen(bench).await;
     assert_eq!(bench.publish(keyed(bench, "a", 1, 1)).await, Published::Duplicate { event });
+}
+
+pub async fn key_is_held_until_the_confirmed_time_reaches_its_end(bench: &Arc<Bench>) {
+    let event = publish_first(bench, "a").await;
+    // The clock jumped by days, and the jump is not confirmed.
+    let claim =
+        |confirmed| KeyClaim { body_hash: [1; 32], expires_at: at(9_000_000), confirmed_now: at(confirmed) };
+    let late = |confirmed| NewEvent { claim: Some(claim(confirmed)), ..keyed(bench, "a", 1, 8_000_000) };
+    assert_eq!(bench.publish(late(LIFE - 1)).await, Published::Duplicate { event });
+    bench.publish_new(late(LIFE)).await;
 }

@@ -11,6 +11,7 @@ pub mod audit;
 pub mod backlog;
 mod bench;
 pub mod claim;
+pub mod clock;
 pub mod dead;
 pub mod erasure;
 pub mod event_types;
@@ -71,6 +72,8 @@ macro_rules! conformance_suite {
             a_stale_fan_out_is_refused_and_leaves_nothing,
             a_fenced_node_publishes_nothing,
             one_bad_item_never_fails_its_neighbours,
+            panic_in_one_callback_does_not_affect_the_others,
+            failed_publish_breaks_off_its_order,
             one_event_is_owed_to_a_webhook_once,
             an_event_that_nobody_wants_is_stored,
             bytes_are_kept_as_they_are,
@@ -90,9 +93,11 @@ macro_rules! conformance_suite {
             a_refused_publish_takes_no_key,
             a_duplicate_is_known_even_to_a_stale_publisher,
             keys_survive_reopening,
+            key_is_held_until_the_confirmed_time_reaches_its_end,
         }
         $crate::conformance_theme! { $open, claim:
             claims_come_in_the_order_they_are_due,
+            what_an_epoch_owns_is_read_by_pages,
             what_is_not_due_is_not_given,
             room_is_respected,
             any_room_is_taken,
@@ -136,6 +141,8 @@ macro_rules! conformance_suite {
             a_resend_is_known_even_when_the_delivery_is_leased_again,
             a_foreign_epoch_records_nothing,
             a_rescued_lease_records_nothing,
+            a_cancel_because_of_the_webhook_needs_a_webhook_that_has_ended,
+            a_webhook_whose_expiry_has_passed_has_ended,
             a_cancellation_meanwhile_asks_to_decide_again,
             an_outcome_disables_an_active_webhook,
             only_an_active_webhook_is_disabled,
@@ -246,6 +253,7 @@ macro_rules! conformance_suite {
             an_older_circuit_never_replaces_a_newer_one,
             a_circuit_that_was_forgotten_begins_anew,
             a_hold_is_never_shortened,
+            holds_and_circuits_of_a_wrong_clock_are_moved,
             failures_count_from_the_first,
             trouble_is_told_as_it_was_stored,
             periods_begin_and_end_once,
@@ -364,6 +372,12 @@ macro_rules! conformance_suite {
             webhooks_are_counted_until_they_are_deleted,
             what_waits_is_counted_by_priority,
             it_is_known_how_long_what_is_due_waits,
+        }
+        $crate::conformance_theme! { $open, clock:
+            clock_state_survives_reopening,
+            due_times_of_a_wrong_clock_are_moved,
+            moved_due_times_are_looked_at,
+            pending_deliveries_keep_their_month_whatever_the_time,
         }
         $crate::conformance_theme! { $open, keeping:
             what_is_old_goes_with_all_that_belongs_to_it,

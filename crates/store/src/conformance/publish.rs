@@ -1,15 +1,18 @@
 //! Taking events in: all of an event or nothing of it, in sequence, whatever its neighbours are like.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use redrive_core::{DeliveryId, DeliveryStatus, EventId, TenantId, event::Event, trace::Trace};
 
 use super::{Bench, END, at, page, together};
 use crate::{
-    Birth, Delivery, DeliveryCursor, DeliveryFilter, NewEvent, Next, Outcome, PageRequest, Published,
-    Recorded, StoreError, StoredEvent, Wanted,
+    Birth, Delivery, DeliveryCursor, DeliveryFilter, NewEvent, Next, Outcome, PageRequest, PublishOrder,
+    Published, Recorded, StoreError, StoredEvent, Wanted,
 };
+
+/// Longer than any store takes to call back.
+const CALLBACK_TIMEOUT: Duration = Duration::from_secs(30);
 
 async fn stored(bench: &Bench, id: EventId) -> Option<StoredEvent> {
     bench.store().event(bench.tenant.clone(), id).await.unwrap()
@@ -273,4 +276,66 @@ pub async fn the_trace_of_an_event_stays_with_it_through_crashes_and_retries(ben
     let found = bench.claim_as(bench.new_epoch().await, at(30)).await;
     let found: HashMap<_, _> = found.iter().map(|one| (one.id, one.event.trace.clone())).collect();
     assert_eq!(found, published);
+}
+
+pub async fn panic_in_one_callback_does_not_affect_the_others(bench: &Arc<Bench>) {
+    let submit_panicking = || {
+        let panicking = Box::new(|_| panic!("a callback panics on purpose"));
+        bench.store().publish(bench.new_event(at(0), Birth::Waiting(at(0))), panicking);
+    };
+    // The first occupies the writer, so that those after it are committed as one batch.
+    let occupying = bench.submit(bench.new_event(at(0), Birth::Waiting(at(0))));
+    let before = bench.submit(bench.new_event(at(0), Birth::Waiting(at(0))));
+    submit_panicking();
+    let after = bench.submit(bench.new_event(at(0), Birth::Waiting(at(0))));
+    for (index, result) in [occupying, before, after].into_iter().enumerate() {
+        let result = tokio::time::timeout(CALLBACK_TIMEOUT, result).await;
+        assert!(matches!(result, Ok(Ok(Ok(Published::New { .. })))), "{index}: {result:?}");
+    }
+    let later =
+        tokio::time::timeout(CALLBACK_TIMEOUT, bench.publish_new(bench.new_event(at(1), Birth::Leased)));
+    assert_eq!(later.await, Ok(5), "all five are stored");
+    let outcomes = panicking_outcome_callback(bench).await;
+    assert!(matches!(outcomes, Ok(Ok(Ok(Recorded::Done { .. })))), "{outcomes:?}");
+    assert_eq!(bench.store().ping().await, Ok(()));
+}
+
+type Waited<T> = Result<Result<T, tokio::sync::oneshot::error::RecvError>, tokio::time::error::Elapsed>;
+
+/// Records two outcomes, the first with a callback that panics. Returns the result of the second.
+async fn panicking_outcome_callback(bench: &Arc<Bench>) -> Waited<Result<Recorded, StoreError>> {
+    let (first, second) = (bench.leased(at(2)).await, bench.leased(at(2)).await);
+    let delivered = |id| bench.outcome(id, 1, Next::Delivered, at(3));
+    let panicking = Box::new(|_| panic!("a callback panics on purpose"));
+    bench.store().record(Arc::new(delivered(first)), panicking);
+    tokio::time::timeout(CALLBACK_TIMEOUT, bench.submit_outcome(delivered(second))).await
+}
+
+pub async fn failed_publish_breaks_off_its_order(bench: &Arc<Bench>) {
+    let order = Arc::new(PublishOrder::default());
+    let ordered = |order: &Arc<PublishOrder>, stale: i64| NewEvent {
+        config_version: bench.version() + stale,
+        order: Some(order.clone()),
+        ..bench.new_event(at(0), Birth::Waiting(at(0)))
+    };
+    let stored = bench.submit(ordered(&order, 0)).await.unwrap();
+    assert_eq!(stored, Ok(Published::New { sequence_number: 1 }));
+    // All are submitted before the first result is known.
+    let submitted = [0, -1, 0, 0].map(|stale| bench.submit(ordered(&order, stale)));
+    let unordered = bench.submit(bench.new_event(at(0), Birth::Waiting(at(0))));
+    let mut results = Vec::new();
+    for result in submitted {
+        results.push(result.await.unwrap());
+    }
+    assert!(matches!(results[0], Ok(Published::New { .. })), "{results:?}");
+    // It is refused as stale, or because it shares a batch with events of another version.
+    assert!(matches!(results[1], Ok(Published::ConfigChanged) | Err(StoreError::OutOfOrder)), "{results:?}");
+    assert_eq!(results[2..], [Err(StoreError::OutOfOrder), Err(StoreError::OutOfOrder)]);
+    let unordered = unordered.await.unwrap();
+    assert!(matches!(unordered, Ok(Published::New { .. })), "{unordered:?}");
+    assert!(order.is_broken());
+    let refused = bench.submit(ordered(&order, 0)).await.unwrap();
+    assert_eq!(refused, Err(StoreError::OutOfOrder), "a broken order stays broken");
+    let next = bench.submit(ordered(&Arc::default(), 0)).await.unwrap();
+    assert_eq!(next, Ok(Published::New { sequence_number: 4 }), "a new order is stored");
 }

@@ -245,6 +245,41 @@ pub async fn a_webhook_that_has_moved_is_not_disabled(bench: &Arc<Bench>) {
     assert_eq!(bench.stored_webhook(bench.webhook).await.webhook.state, WebhookState::Active);
 }
 
+pub async fn a_cancel_because_of_the_webhook_needs_a_webhook_that_has_ended(bench: &Arc<Bench>) {
+    let because_ended =
+        |id| Outcome { requires_ended_webhook: true, ..bench.outcome(id, 1, cancelled(), at(5)) };
+    let (tried, untried) = (bench.leased(at(0)).await, bench.leased(at(0)).await);
+    let without_attempt = Outcome { attempt: None, knows_cancel: true, ..because_ended(untried) };
+    for outcome in [because_ended(tried), without_attempt.clone()] {
+        assert_eq!(bench.record(outcome.clone()).await, Recorded::WebhookNotEnded);
+        assert_eq!(bench.status(outcome.delivery).await, DeliveryStatus::Pending);
+        assert_eq!(bench.attempts(outcome.delivery).await, []);
+    }
+    bench.set_state(bench.webhook, WebhookState::Paused).await;
+    assert_eq!(
+        bench.record(without_attempt.clone()).await,
+        Recorded::WebhookNotEnded,
+        "a pause ends nothing"
+    );
+    let retry = bench.outcome(tried, 1, Next::Retry { due: at(END) }, at(6));
+    assert_eq!(bench.record(retry).await, DONE, "the lease was kept");
+
+    bench.set_state(bench.webhook, WebhookState::Disabled("410 Gone".into())).await;
+    assert_eq!(bench.record(without_attempt).await, DONE);
+    assert_eq!(bench.status(untried).await, DeliveryStatus::Cancelled);
+}
+
+pub async fn a_webhook_whose_expiry_has_passed_has_ended(bench: &Arc<Bench>) {
+    let id = bench.leased(at(0)).await;
+    let mut expiring = bench.stored_webhook(bench.webhook).await;
+    expiring.webhook.spec.expires_at = Some(at(5));
+    bench.store().change_webhook(expiring.webhook, expiring.revision, None).await.unwrap();
+    let cancel =
+        |time| Outcome { requires_ended_webhook: true, ..bench.outcome(id, 1, cancelled(), at(time)) };
+    assert_eq!(bench.record(cancel(4)).await, Recorded::WebhookNotEnded);
+    assert_eq!(bench.record(cancel(5)).await, DONE);
+}
+
 pub async fn one_bad_outcome_never_fails_its_neighbours(bench: &Arc<Bench>) {
     let bad = bench.leased(at(0)).await;
     bench.ends(bad, Next::Retry { due: at(1) }, at(1)).await;

@@ -93,3 +93,14 @@ pub struct Step {
     /// Whether nothing is left.
     pub finished: bool,
 }
+
+/// What an epoch owns.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Owned {
+    /// Deliveries that are leased to it, in the order of their ids.
+    pub leases: Vec<DeliveryId>,
+    /// Lanes that it holds.
+    pub lanes: Vec<LaneKey>,
+    /// Webhooks that are assigned to it.
+    pub assignments: Vec<WebhookId>,
+}

@@ -6,6 +6,11 @@ use redrive_core::{DeliveryId, Role, TenantId, Time, WebhookId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub i64);
 
+impl Epoch {
+    /// The epoch of no node: for reading the list of nodes and the store's time.
+    pub const NONE: Self = Self(0);
+}
+
 /// A node that comes to work.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewNode {
@@ -15,6 +20,8 @@ pub struct NewNode {
     pub role: Role,
     /// The pools of tenants that it sends for; none if it sends nothing.
     pub pools: Vec<String>,
+    /// A random value, by which the node recognises its row.
+    pub incarnation: i64,
 }
 
 /// Who claims to be alive.
@@ -24,6 +31,9 @@ pub struct Roll {
     pub alive: bool,
     /// What time it is by the store's own clock, if it has one that all nodes share.
     pub time: Option<Time>,
+    /// Which server executed this, where a store has several: its identity and its timeline. A different value means that
+    /// another server took over, which may lack the latest commits of the one before it.
+    pub server: Option<String>,
     /// Every node in the order of their epochs, the caller too.
     pub nodes: Vec<Node>,
 }
@@ -33,6 +43,8 @@ pub struct Roll {
 pub struct Node {
     /// Its epoch.
     pub epoch: Epoch,
+    /// The random value that it joined with.
+    pub incarnation: i64,
     /// What its operator calls it.
     pub name: String,
     /// What it is there for.
@@ -43,9 +55,22 @@ pub struct Node {
     pub beats: i64,
 }
 
-/// A place in the row of changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark(pub i64);
+/// A position in the change feed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Every change before this position has been read.
+    pub position: i64,
+    /// Which transactions the read saw, where the store orders changes by transaction. Changes after `position` that
+    /// the read saw are not returned again.
+    pub snapshot: Option<Box<str>>,
+}
+
+impl Mark {
+    /// A mark in a feed whose changes are numbered in the order of their commits.
+    pub fn at(position: i64) -> Self {
+        Self { position, snapshot: None }
+    }
+}
 
 /// What has changed since a mark.
 #[derive(Clone, Debug, PartialEq, Eq)]

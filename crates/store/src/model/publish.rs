@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use redrive_core::{DeliveryId, EventId, Time, WebhookId, event::Event, event::PayloadFormat, lane::Lane};
 
-use crate::Epoch;
+use crate::{Epoch, PublishOrder};
 
 /// An event to be stored together with everything it fans out to.
 #[derive(Clone, Debug)]
@@ -19,6 +19,8 @@ pub struct NewEvent {
     pub epoch: Epoch,
     /// One delivery for each webhook that wants it.
     pub deliveries: Vec<NewDelivery>,
+    /// The order that it must be stored in; none if it may be stored whenever it is its turn.
+    pub order: Option<Arc<PublishOrder>>,
 }
 
 /// A hold on an idempotency key.
@@ -28,6 +30,8 @@ pub struct KeyClaim {
     pub body_hash: [u8; 32],
     /// From when on the key may be used anew.
     pub expires_at: Time,
+    /// The confirmed time: a key that expires later is still held.
+    pub confirmed_now: Time,
 }
 
 /// A delivery to be made.

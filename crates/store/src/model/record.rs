@@ -99,6 +99,9 @@ pub struct Outcome {
     pub next: Next,
     /// Whether the decision took a cancellation into account.
     pub knows_cancel: bool,
+    /// Whether the delivery is cancelled because its webhook has ended (`Webhook::has_ended`). The store compares this
+    /// with the webhook's row and records nothing if the row does not confirm it.
+    pub requires_ended_webhook: bool,
     /// Whether the webhook is to be disabled.
     pub disable: Option<Disable>,
     /// What else follows for the webhook.
@@ -173,6 +176,8 @@ pub enum Recorded {
     Again,
     /// The delivery was cancelled meanwhile, for this reason: decide again.
     CancelRequested(String),
+    /// The outcome requires that the webhook has ended, and the stored webhook has not. The lease is unchanged.
+    WebhookNotEnded,
     /// The lease is somebody else's, or the delivery is over.
     Fenced,
 }

@@ -26,7 +26,7 @@ impl Audit for Postgres {
             let values: [&(dyn ToSql + Sync); 7] =
                 [&id, &tenant, &entry.actor, &key, &address, &entry.action, &entry.object];
             let values = &values;
-            self.write(|tx| async move { tx.execute(BEGIN, values).await.map(drop) }).await
+            self.administer(|tx| async move { tx.execute(BEGIN, values).await.map(drop) }).await
         })
     }
 
@@ -35,7 +35,7 @@ impl Audit for Postgres {
             let id = Col(id);
             let values: [&(dyn ToSql + Sync); 5] = [&id, &end.result, &end.object, &end.before, &end.after];
             let values = &values;
-            self.write(|tx| async move { tx.execute(FINISH, values).await.map(drop) }).await
+            self.administer(|tx| async move { tx.execute(FINISH, values).await.map(drop) }).await
         })
     }
 
@@ -57,7 +57,7 @@ impl Audit for Postgres {
             let values: [&(dyn ToSql + Sync); 7] =
                 [&before, &from, &filter.action, &filter.object, &tenant, &limit, &offset];
             let (listed, values) = (&listed, &values);
-            self.read(|session| async move {
+            self.read_for_user(|session| async move {
                 session.query(listed, values).await?.iter().map(read_entry).collect()
             })
             .await

@@ -22,7 +22,9 @@ use super::{
     session::{Failure, Session, Tx},
     tickets::Taking,
 };
-use crate::{Answer, Claim, Claimed, DueLanes, Epoch, LaneClaim, LaneKey, LaneRoom, StoreError, Wanted};
+use crate::{
+    Answer, Claim, Claimed, DueLanes, Epoch, LaneClaim, LaneKey, LaneRoom, Owned, StoreError, Wanted,
+};
 
 const DUE_LANES: &str = "SELECT l.webhook, l.lane, l.wake_at FROM lanes l
      WHERE l.pool = $1 AND l.held_by IS NULL AND l.wake_at <= $2
@@ -143,22 +145,28 @@ impl Claim for Postgres {
     fn leave(&self, epoch: Epoch, webhooks: Vec<WebhookId>) -> Answer<'_, ()> {
         Box::pin(async move {
             let webhooks: Vec<_> = webhooks.into_iter().map(Col).collect();
+            // Homes after lanes, as a claim takes them.
+            let lock = "SELECT webhook, lane FROM lanes WHERE webhook = ANY($1::uuid[]) AND held_by = $2
+                        ORDER BY webhook, lane FOR NO KEY UPDATE";
             let leave = "DELETE FROM homes WHERE webhook = ANY($1::uuid[]) AND epoch = $2";
-            let lock = "SELECT 1 FROM lanes WHERE webhook = ANY($1::uuid[]) AND held_by = $2
-                        ORDER BY webhook, lane FOR UPDATE";
-            let let_go = "UPDATE lanes SET held_by = NULL WHERE webhook = ANY($1::uuid[]) AND held_by = $2";
             self.write(|tx| {
                 let webhooks = &webhooks;
                 async move {
+                    let rows = tx.query(lock, &[webhooks, &epoch.0]).await?;
+                    let held = rows.iter().map(|row| Ok((get(row, 0)?, plain(row, 1)?)));
+                    let held = held.collect::<Result<Keys, Failure>>()?;
                     tx.execute(leave, &[webhooks, &epoch.0]).await?;
-                    tx.query(lock, &[webhooks, &epoch.0]).await?;
-                    tx.execute(let_go, &[webhooks, &epoch.0]).await.map(drop)
+                    lanes::let_go(&tx, &held, epoch).await
                 }
             })
             .await?;
             self.shared.hints.work();
             Ok(())
         })
+    }
+
+    fn owned_by(&self, epoch: Epoch, after: Option<DeliveryId>, limit: usize) -> Answer<'_, Owned> {
+        Box::pin(async move { self.read(|session| leases::owned_by(session, epoch, after, limit)).await })
     }
 
     fn mark_sending(&self, epoch: Epoch, delivery: DeliveryId) -> Answer<'_, bool> {
@@ -253,14 +261,26 @@ struct Chosen {
     let_go: Keys,
 }
 
+/// What a claim takes if its commit is made.
+#[derive(Default)]
+struct Taken {
+    /// Deliveries, with the times at which they were due.
+    leases: Vec<(DeliveryId, Time)>,
+    /// Webhooks that are assigned to the caller by this claim.
+    assigned: Vec<WebhookId>,
+}
+
 impl Chosen {
     fn deliveries(&self) -> impl Iterator<Item = &Claimed> {
         self.taken.values().flat_map(|taking| &taking.deliveries)
     }
 
-    /// What is leased by this, with the times at which it was due.
-    fn leases(&self) -> Vec<(DeliveryId, Time)> {
-        self.deliveries().map(|one| (one.id, one.due)).collect()
+    /// What the commit of this takes.
+    fn to_taken(&self) -> Taken {
+        Taken {
+            leases: self.deliveries().map(|one| (one.id, one.due)).collect(),
+            assigned: self.homes.iter().copied().collect(),
+        }
     }
 
     /// Keeps only these. False if that would tear an order apart.
@@ -284,13 +304,15 @@ impl Claiming<'_> {
     /// Claims in one transaction. None: the epoch is over.
     async fn carry_out(&self, shared: &super::Shared) -> Result<Option<Vec<LaneClaim>>, StoreError> {
         shared.doubts.settle(shared).await?;
-        let leased = parking_lot::Mutex::new(Vec::new());
-        let claimed = shared.writers.transact(|tx| self.claim(tx, &leased)).await;
+        let taken = parking_lot::Mutex::new(Taken::default());
+        let claimed = shared.writers.transact(|tx| self.claim(tx, &taken)).await;
         if let Err(failure) = &claimed
             && failure.leaves_doubt()
         {
-            shared.doubts.add(self.epoch, std::mem::take(&mut *leased.lock()));
-            shared.doubts.add_lanes(self.epoch, self.lanes.iter().map(|room| code(&room.key)));
+            let Taken { leases, assigned } = taken.into_inner();
+            shared.doubts.add(self.epoch, leases);
+            let lanes = self.lanes.iter().map(|room| code(&room.key));
+            shared.doubts.add_lanes(self.epoch, lanes, assigned);
         }
         Ok(claimed?)
     }
@@ -298,19 +320,19 @@ impl Claiming<'_> {
     async fn claim(
         &self,
         tx: Tx,
-        leased: &parking_lot::Mutex<Vec<(DeliveryId, Time)>>,
+        taken: &parking_lot::Mutex<Taken>,
     ) -> Result<Option<Vec<LaneClaim>>, Failure> {
-        leased.lock().clear();
+        *taken.lock() = Taken::default();
         let Some(locked) = self.lock(&tx).await? else {
             tx.commit().await?;
             return Ok(None);
         };
         let mut chosen = self.choose(&tx, &locked).await?;
-        *leased.lock() = chosen.leases();
-        self.carry(&tx, &mut chosen, leased).await?;
-        let mut taken = chosen.taken;
+        *taken.lock() = chosen.to_taken();
+        self.carry(&tx, &mut chosen, taken).await?;
+        let mut given = chosen.taken;
         let claims = self.lanes.iter().map(|room| {
-            let Given { deliveries, more } = taken.remove(&code(&room.key)).unwrap_or_default();
+            let Given { deliveries, more } = given.remove(&code(&room.key)).unwrap_or_default();
             LaneClaim { key: room.key.clone(), deliveries, more }
         });
         Ok(Some(claims.collect()))
@@ -407,7 +429,7 @@ impl Claiming<'_> {
         &self,
         tx: &Session,
         chosen: &mut Chosen,
-        leased: &parking_lot::Mutex<Vec<(DeliveryId, Time)>>,
+        taken: &parking_lot::Mutex<Taken>,
     ) -> Result<(), Failure> {
         if !chosen.homes.is_empty() {
             let homes: Vec<_> = chosen.homes.iter().map(|webhook| Col(*webhook)).collect();
@@ -417,8 +439,11 @@ impl Claiming<'_> {
             }
         }
         for (until, keys) in &chosen.put_off {
-            lanes::lock_fully(tx, keys).await?;
-            lanes::settle(tx, keys, *until).await?;
+            // One that something is put into just now is not waited for: it stays as it is, and is looked at again.
+            let quiet = lanes::lock_quiet(tx, keys).await?;
+            lanes::settle(tx, &quiet, *until).await?;
+            let others = keys.difference(&quiet).cloned().collect();
+            lanes::let_go(tx, &others, self.epoch).await?;
         }
         let ids: Vec<_> = chosen.deliveries().map(|one| Col(one.id)).collect();
         let moving: [&(dyn ToSql + Sync); 2] = [&self.epoch.0, &ids];
@@ -438,7 +463,7 @@ impl Claiming<'_> {
                 return Err(Failure::Passing);
             }
             // If the commit is left in doubt, only these may be given back.
-            *leased.lock() = chosen.leases();
+            *taken.lock() = chosen.to_taken();
         }
         let_go?;
         held?;

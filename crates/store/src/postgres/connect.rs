@@ -23,7 +23,7 @@ use tokio_postgres::{
 use tokio_postgres_rustls::MakeRustlsConnect;
 use url::form_urlencoded;
 
-use super::Options;
+use super::{Options, durability};
 use crate::error::OpenError;
 
 /// A plan that is good for an empty table and for a full one alike: by index, in its order, row by row. What the planner
@@ -42,6 +42,8 @@ pub(super) struct Way {
     tls: Option<MakeRustlsConnect>,
     /// Where it is, without secrets.
     pub(super) place: String,
+    /// See [`Options::lease`].
+    lease: Duration,
 }
 
 impl Way {
@@ -76,8 +78,7 @@ impl Way {
             config.password(password);
         }
         config.connect_timeout(options.connect_timeout);
-        config.tcp_user_timeout(options.statement_timeout);
-        config.keepalives_idle(Duration::from_secs(30));
+        set_client_keepalives(&mut config, options);
         if config.get_application_name().is_none() {
             config.application_name("redrive");
         }
@@ -90,7 +91,7 @@ impl Way {
         if tls.is_none() {
             config.ssl_mode(SslMode::Disable);
         }
-        Ok(Self { config, tls, place })
+        Ok(Self { config, tls, place, lease: options.lease })
     }
 
     /// The URL with the planner's settings in its options.
@@ -102,38 +103,100 @@ impl Way {
         with_query(base, &[("options".into(), format!("{PLANS} {own}"))])
     }
 
-    /// A pool of connections whose statements may take so long.
-    pub(super) fn pool(&self, size: usize, options: &Options, statement_timeout: Duration) -> Pool {
+    /// A pool of at most `size` connections, whose sessions have these limits.
+    pub(super) fn pool(&self, size: usize, options: &Options, limits: SessionLimits) -> Pool {
         let mut config = self.config.clone();
         let own = config.get_options().unwrap_or_default().to_owned();
-        config.options(format!("{PLANS} -c statement_timeout={} {own}", statement_timeout.as_millis()));
+        config.options(session_options(self.lease, Some(limits), &own));
         let recycled = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let manager = match &self.tls {
             Some(tls) => Manager::from_config(config, tls.clone(), recycled),
             None => Manager::from_config(config, NoTls, recycled),
         };
         let timeouts = Timeouts {
-            wait: Some(options.statement_timeout),
-            create: Some(options.connect_timeout),
+            wait: Some(limits.pool_timeout.unwrap_or(options.statement_timeout)),
+            // Each host of the URL has its own connect timeout.
+            create: Some(options.connect_timeout * self.config.get_hosts().len().max(1) as u32),
             recycle: Some(options.connect_timeout),
         };
-        let pool = Pool::builder(manager).max_size(size).timeouts(timeouts).runtime(Runtime::Tokio1).build();
+        let pool = Pool::builder(manager)
+            .max_size(size)
+            .timeouts(timeouts)
+            .runtime(Runtime::Tokio1)
+            .post_create(durability::check_new_connections(options))
+            .build();
         pool.expect("a pool with timeouts has a runtime")
     }
 
     /// A connection of one's own, and what drives it.
     pub(super) async fn connect(&self) -> Result<(Client, Messages), tokio_postgres::Error> {
+        let mut config = self.config.clone();
+        let own = config.get_options().unwrap_or_default().to_owned();
+        config.options(session_options(self.lease, None, &own));
         Ok(match &self.tls {
             Some(tls) => {
-                let (client, mut connection) = self.config.connect(tls.clone()).await?;
+                let (client, mut connection) = config.connect(tls.clone()).await?;
                 (client, messages(move |context| connection.poll_message(context)))
             }
             None => {
-                let (client, mut connection) = self.config.connect(NoTls).await?;
+                let (client, mut connection) = config.connect(NoTls).await?;
                 (client, messages(move |context| connection.poll_message(context)))
             }
         })
     }
+}
+
+/// How long the server lets statements of a session run and wait for locks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SessionLimits {
+    pub(super) statement_timeout: Duration,
+    /// `None`: a statement waits for locks until its own timeout.
+    pub(super) lock_timeout: Option<Duration>,
+    /// How long a session may be idle inside a transaction. `None`, or more than half a lease: half a lease.
+    pub(super) idle_timeout: Option<Duration>,
+    /// How long a caller waits for a connection of the pool. `None`: as long as for a statement that writes.
+    pub(super) pool_timeout: Option<Duration>,
+}
+
+impl SessionLimits {
+    pub(super) fn new(statement_timeout: Duration) -> Self {
+        Self { statement_timeout, lock_timeout: None, idle_timeout: None, pool_timeout: None }
+    }
+}
+
+/// The settings that every session has on the server. A client that is frozen or cut off leaves its sessions open
+/// there; the server ends them after half a lease inside a transaction, and after about one lease otherwise. `own` are
+/// the options of the URL. They come last, so they override these. A session without limits is not pooled: it listens,
+/// migrates or copies.
+fn session_options(lease: Duration, limits: Option<SessionLimits>, own: &str) -> String {
+    let lease_secs = lease.as_secs().max(1);
+    let mut settings = vec![
+        ("tcp_user_timeout", lease.as_millis()),
+        ("tcp_keepalives_idle", u128::from(lease_secs.div_ceil(2))),
+        ("tcp_keepalives_interval", u128::from(lease_secs.div_ceil(5))),
+        ("tcp_keepalives_count", 3),
+    ];
+    if let Some(limits) = limits {
+        let idle_timeout = limits.idle_timeout.unwrap_or(lease).min(lease / 2);
+        settings.extend([
+            ("statement_timeout", limits.statement_timeout.as_millis()),
+            ("lock_timeout", limits.lock_timeout.map_or(0, |timeout| timeout.as_millis())),
+            ("idle_in_transaction_session_timeout", idle_timeout.as_millis()),
+        ]);
+    }
+    let settings: String = settings.iter().map(|(name, value)| format!("-c {name}={value} ")).collect();
+    match limits {
+        Some(_) => format!("{PLANS} {settings}{own}"),
+        None => format!("{settings}{own}"),
+    }
+}
+
+/// The same for the client's side: a connection to a server that does not acknowledge packets ends after one lease.
+fn set_client_keepalives(config: &mut Config, options: &Options) {
+    config.tcp_user_timeout(options.lease.min(options.statement_timeout));
+    config.keepalives_idle((options.lease / 2).max(Duration::from_secs(1)));
+    config.keepalives_interval((options.lease / 5).max(Duration::from_secs(1)));
+    config.keepalives_retries(3);
 }
 
 /// The messages of a connection, which end with the first error: it would be told without end.
@@ -285,6 +348,27 @@ mod tests {
         let local = Way::parse(&Options::at("postgresql://me@%2Frun%2Fpostgresql/redrive")).unwrap();
         assert_eq!(local.place, "/run/postgresql/redrive");
         assert!(local.tls.is_none(), "there is nothing to be encrypted");
+    }
+
+    #[test]
+    fn sessions_end_before_their_lease_does() {
+        let limits = SessionLimits {
+            lock_timeout: Some(Duration::from_millis(250)),
+            ..SessionLimits::new(Duration::from_secs(10))
+        };
+        let settings = session_options(Duration::from_secs(5), Some(limits), "-c search_path=mine");
+        for setting in [
+            "-c statement_timeout=10000 ",
+            "-c lock_timeout=250 ",
+            "-c idle_in_transaction_session_timeout=2500 ",
+            "-c tcp_user_timeout=5000 ",
+            "-c tcp_keepalives_idle=3 ",
+            "-c tcp_keepalives_interval=1 ",
+            "-c tcp_keepalives_count=3 ",
+        ] {
+            assert!(settings.contains(setting), "{setting} is not in {settings}");
+        }
+        assert!(settings.ends_with("-c search_path=mine"), "the URL's options come last: {settings}");
     }
 
     #[test]

@@ -19,9 +19,10 @@ const ANSWERED: &str = "SELECT d.id FROM deliveries d
 const ANSWERS: &str = "UPDATE attempts SET response_body_sample = NULL
      WHERE delivery = ANY($1::uuid[]) AND delivery >= $2 AND delivery < $3 AND response_body_sample IS NOT NULL";
 
-const LETTERS: &str =
-    "UPDATE deliveries SET purged_at = $5 WHERE event = $1 AND id >= $2 AND id < $3 AND tenant = $4
-         AND status = $6 AND redriven_as IS NULL AND purged_at IS NULL RETURNING id";
+/// In the order of ids, as a purge locks them.
+const LETTERS: &str = "UPDATE deliveries SET purged_at = $5 WHERE id = ANY(ARRAY(
+             SELECT id FROM deliveries WHERE event = $1 AND id >= $2 AND id < $3 AND tenant = $4))
+         AND id >= $2 AND id < $3 AND status = $6 AND redriven_as IS NULL AND purged_at IS NULL RETURNING id";
 
 /// The statements whose cost must follow what they answer or change: a test explains their plans.
 #[cfg(feature = "conformance")]
@@ -33,7 +34,7 @@ pub(super) const PLANNED: [(&str, &str); 3] = [
 
 impl Erase for Postgres {
     fn erase(&self, tenant: TenantId, event: EventId, now: Time) -> Answer<'_, Erased> {
-        Box::pin(async move { self.write(|tx| erase(tx, &tenant, event, now)).await })
+        Box::pin(async move { self.administer(|tx| erase(tx, &tenant, event, now)).await })
     }
 
     fn erase_answers(&self, tenant: TenantId, event: EventId, limit: usize) -> Answer<'_, usize> {

@@ -24,7 +24,7 @@ macro_rules! event_types {
 impl EventTypes for Postgres {
     fn create_event_type(&self, event_type: EventType, most: usize) -> Answer<'_, Registered> {
         Box::pin(async move {
-            let registered = self.write(|tx| create(tx, &event_type, most)).await?;
+            let registered = self.administer(|tx| create(tx, &event_type, most)).await?;
             self.shared.hints.change();
             Ok(registered)
         })
@@ -32,7 +32,7 @@ impl EventTypes for Postgres {
 
     fn change_event_type(&self, event_type: EventType, revision: i64) -> Answer<'_, Changed> {
         Box::pin(async move {
-            let changed = self.write(|tx| change(tx, &event_type, revision)).await?;
+            let changed = self.administer(|tx| change(tx, &event_type, revision)).await?;
             self.shared.hints.change();
             Ok(changed)
         })
@@ -40,7 +40,7 @@ impl EventTypes for Postgres {
 
     fn delete_event_type(&self, tenant: TenantId, name: String) -> Answer<'_, bool> {
         Box::pin(async move {
-            let deleted = self.write(|tx| delete(tx, &tenant, &name)).await?;
+            let deleted = self.administer(|tx| delete(tx, &tenant, &name)).await?;
             self.shared.hints.change();
             Ok(deleted)
         })
@@ -49,7 +49,7 @@ impl EventTypes for Postgres {
     fn event_type(&self, tenant: TenantId, name: String) -> Answer<'_, Option<VersionedType>> {
         Box::pin(async move {
             let (tenant, name) = (&tenant, &name);
-            self.read(|session| async move { find(&session, tenant, name).await }).await
+            self.read_for_user(|session| async move { find(&session, tenant, name).await }).await
         })
     }
 
@@ -59,7 +59,7 @@ impl EventTypes for Postgres {
         archived: Option<bool>,
         page: PageRequest<String>,
     ) -> Answer<'_, Vec<EventType>> {
-        Box::pin(async move { self.read(|session| list(session, &tenant, archived, &page)).await })
+        Box::pin(async move { self.read_for_user(|session| list(session, &tenant, archived, &page)).await })
     }
 
     fn event_types_since(

@@ -126,7 +126,7 @@ impl Figures for Postgres {
     fn rollups(&self, webhooks: Vec<WebhookId>, from: Time) -> Answer<'_, Vec<MinuteRollup>> {
         Box::pin(async move {
             let webhooks: Vec<_> = webhooks.into_iter().map(Col).collect();
-            self.read(|session| {
+            self.read_for_user(|session| {
                 let webhooks = &webhooks;
                 async move {
                     let rows = session.query(ROLLUPS, &[webhooks, &Col(from)]).await?;
@@ -145,7 +145,7 @@ impl Figures for Postgres {
         Box::pin(async move {
             let (webhooks, times): (Vec<_>, Vec<_>) =
                 asked.into_iter().map(|(webhook, at)| (Col(webhook), Col(at))).unzip();
-            self.read(|session| {
+            self.read_for_user(|session| {
                 let (webhooks, times) = (&webhooks, &times);
                 async move {
                     let rows = session.query(LAST_SUCCESSES, &[webhooks, times]).await?;
@@ -158,7 +158,7 @@ impl Figures for Postgres {
 
     fn traffic(&self, tenant: TenantId, grain: Grain, from: Time) -> Answer<'_, Vec<(Time, Traffic)>> {
         Box::pin(async move {
-            self.read(|session| {
+            self.list_for(&tenant, |session| {
                 let tenant = &tenant;
                 async move {
                     let rows = session.query(TRAFFIC, &[&tenant.as_str(), &Col(grain), &Col(from)]).await?;
@@ -170,7 +170,9 @@ impl Figures for Postgres {
     }
 
     fn failures(&self, tenant: TenantId, from: Time, most: usize) -> Answer<'_, Failures> {
-        Box::pin(async move { self.read(|session| failures(session, &tenant, from, most)).await })
+        Box::pin(
+            async move { self.list_for(&tenant, |session| failures(session, &tenant, from, most)).await },
+        )
     }
 
     fn forget_rollups(&self, before: Time, limit: usize) -> Answer<'_, usize> {

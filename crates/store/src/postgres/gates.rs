@@ -1,6 +1,6 @@
 //! What holds webhooks back, and what their circuits have been through.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use redrive_core::{
     DeadReason, DeliveryId, DeliveryStatus, TenantId, Time, WebhookId,
@@ -50,10 +50,23 @@ const OLDEST: &str = "WITH RECURSIVE found(webhook, n) AS (
      SELECT webhook, (SELECT w.created_at FROM waiting w WHERE w.webhook = found.webhook
                       ORDER BY w.created_at LIMIT 1)
      FROM found WHERE webhook IS NOT NULL";
+/// Only what waits in lanes that are locked ($4).
 const EXPIRE: &str = "DELETE FROM waiting WHERE delivery = ANY(ARRAY(
-         SELECT delivery FROM waiting WHERE webhook = $1 AND created_at < $2 ORDER BY created_at LIMIT $3
-         FOR UPDATE))
+         SELECT delivery FROM waiting WHERE webhook = $1 AND created_at < $2 AND lane = ANY($4::text[])
+         ORDER BY created_at LIMIT $3))
      RETURNING delivery, lane";
+/// Locks what blocks webhooks, in their order: rows that are created if they are missing ($3), rows that are changed
+/// if they are there ($4), and others that are kept as they are. Each is looked up right before it is inserted.
+const LOCK: &str = "INSERT INTO runtime (webhook, tenant) SELECT k.webhook, k.tenant
+     FROM unnest($1::uuid[], $2::text[], $3::boolean[], $4::boolean[]) AS k(webhook, tenant, create_it, change_it)
+     LEFT JOIN LATERAL (
+         SELECT true AS is_there FROM runtime r WHERE r.webhook = k.webhook AND k.change_it AND NOT k.create_it
+         LIMIT 1 FOR NO KEY UPDATE) c ON true
+     LEFT JOIN LATERAL (
+         SELECT true AS is_there FROM runtime r WHERE r.webhook = k.webhook AND NOT k.change_it AND NOT k.create_it
+         LIMIT 1 FOR SHARE) s ON true
+     WHERE CASE WHEN c.is_there IS NULL AND s.is_there IS NULL THEN k.create_it ELSE false END
+     ON CONFLICT (webhook) DO UPDATE SET tenant = excluded.tenant WHERE false";
 const DIED: &str = "SELECT delivery, event_type FROM dead WHERE delivery = ANY($1::uuid[])";
 const EXPIRED: &str = "SELECT tenant, id FROM webhooks WHERE expires_at IS NOT NULL AND expires_at <= $1
      ORDER BY expires_at LIMIT $2";
@@ -68,7 +81,8 @@ const END_PERIOD: &str = "UPDATE circuit_periods SET ended_at = $2 WHERE webhook
 
 /// The statements whose cost must follow what they answer or change: a test explains their plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 10] = [
+pub(super) const PLANNED: [(&str, &str); 11] = [
+    ("lock what blocks webhooks", LOCK),
     ("periods", PERIODS),
     ("incidents", INCIDENTS),
     ("circuits", CIRCUITS),
@@ -132,12 +146,14 @@ impl Gates for Postgres {
     }
 
     fn circuit_periods(&self, webhook: WebhookId, from: Time, limit: usize) -> Answer<'_, Vec<Period>> {
-        Box::pin(async move { self.read(|session| circuit_periods(session, webhook, from, limit)).await })
+        Box::pin(
+            async move { self.read_for_user(|session| circuit_periods(session, webhook, from, limit)).await },
+        )
     }
 
     fn incidents(&self, tenant: TenantId, limit: usize) -> Answer<'_, Vec<Incident>> {
         Box::pin(async move {
-            self.read(|session| {
+            self.read_for_user(|session| {
                 let tenant = &tenant;
                 async move {
                     let rows = session.query(INCIDENTS, &[&tenant.as_str(), &(limit as i64)]).await?;
@@ -151,7 +167,7 @@ impl Gates for Postgres {
 
     fn circuits(&self, tenant: TenantId, limit: usize) -> Answer<'_, Vec<Runtime>> {
         Box::pin(async move {
-            self.read(|session| {
+            self.read_for_user(|session| {
                 let tenant = &tenant;
                 async move {
                     let rows = session.query(CIRCUITS, &[&tenant.as_str(), &(limit as i64)]).await?;
@@ -240,11 +256,45 @@ pub(super) async fn lock(tx: &Session, webhook: WebhookId) -> Result<(), Failure
     Ok(())
 }
 
-/// Keeps everybody else from what blocks these webhooks until the end of the transaction.
-pub(super) async fn lock_to_change(tx: &Session, webhooks: &BTreeSet<WebhookId>) -> Result<(), Failure> {
-    let webhooks: Vec<_> = webhooks.iter().map(|webhook| Col(*webhook)).collect();
-    let lock = "SELECT webhook FROM runtime WHERE webhook = ANY($1::uuid[]) ORDER BY webhook FOR UPDATE";
-    tx.query(lock, &[&webhooks]).await?;
+/// Locks what blocks a webhook until the end of the transaction.
+pub(super) async fn lock_to_change(tx: &Session, webhook: WebhookId) -> Result<(), Failure> {
+    tx.query("SELECT 1 FROM runtime WHERE webhook = $1 FOR UPDATE", &[&Col(webhook)]).await?;
+    Ok(())
+}
+
+/// How a transaction locks what blocks one webhook. The greater one is the stronger one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum RuntimeLock {
+    /// It stays as it is.
+    Keep,
+    /// It is changed, if it is there.
+    Change,
+    /// It is changed, and created if it is missing.
+    Create,
+}
+
+impl RuntimeLock {
+    /// What an outcome needs for its webhook.
+    pub(super) fn for_outcome(outcome: &Outcome) -> Self {
+        let Effects { circuit, hold_until, failing } = &outcome.effects;
+        match (circuit, hold_until, failing) {
+            (None, None, None) if outcome.disable.is_none() => Self::Keep,
+            (None, None, None | Some(Failing::Over)) => Self::Change,
+            _ => Self::Create,
+        }
+    }
+}
+
+/// Locks what blocks webhooks, all of it by one statement and in order.
+pub(super) async fn lock_all(
+    tx: &Session,
+    webhooks: &BTreeMap<WebhookId, (&TenantId, RuntimeLock)>,
+) -> Result<(), Failure> {
+    let ids: Vec<_> = webhooks.keys().map(|webhook| Col(*webhook)).collect();
+    let tenants: Vec<_> = webhooks.values().map(|(tenant, _)| tenant.as_str()).collect();
+    let create: Vec<_> = webhooks.values().map(|(_, lock)| *lock == RuntimeLock::Create).collect();
+    let change: Vec<_> = webhooks.values().map(|(_, lock)| *lock >= RuntimeLock::Change).collect();
+    tx.execute(LOCK, &[&ids, &tenants, &create, &change]).await?;
     Ok(())
 }
 
@@ -259,19 +309,19 @@ pub(super) async fn forgive(tx: &Session, webhook: &Webhook) -> Result<(), Failu
     Ok(())
 }
 
-/// Notes whether a webhook is paused; its lanes stand still from then on, or move again.
-pub(super) async fn pause(tx: &Session, webhook: &Webhook) -> Result<(), Failure> {
+/// Notes whether a webhook is paused. Returns `true` if that has changed: its lanes have to be settled then.
+pub(super) async fn pause(tx: &Session, webhook: &Webhook) -> Result<bool, Failure> {
     let paused = webhook.state.holds_back();
     let was = tx.query_opt("SELECT paused FROM runtime WHERE webhook = $1", &[&Col(webhook.id)]).await?;
     if was.map(|row| plain::<bool>(&row, 0)).transpose()?.unwrap_or(false) == paused {
-        return Ok(());
+        return Ok(false);
     }
     has_row(tx, &webhook.tenant, webhook.id).await?;
     tx.execute("UPDATE runtime SET paused = $2 WHERE webhook = $1", &[&Col(webhook.id), &paused]).await?;
-    lanes::settle_all(tx, webhook.id).await
+    Ok(true)
 }
 
-/// What an outcome means for its webhook.
+/// What an outcome means for its webhook. What blocks it and its lanes must be locked.
 pub(super) async fn take_effect<'a>(
     tx: &Session,
     outcome: &'a Outcome,
@@ -309,7 +359,7 @@ pub(super) async fn take_effect<'a>(
         }
     }
     if moved {
-        lanes::settle_all(tx, webhook).await?;
+        lanes::settle_locked(tx, webhook).await?;
     }
     Ok(told)
 }
@@ -396,10 +446,11 @@ async fn expire(
     cause: Option<&Cause>,
 ) -> Result<Step, Failure> {
     lock(&tx, webhook).await?;
-    lanes::lock_all(&tx, webhook).await?;
+    let locked = lanes::lock_all(&tx, webhook).await?;
+    let lanes: Vec<_> = locked.iter().map(|(_, lane)| lane.as_str()).collect();
     let mut keys = Keys::new();
     let mut expired: Vec<Col<DeliveryId>> = Vec::new();
-    for row in tx.query(EXPIRE, &[&Col(webhook), &Col(made_before), &(limit as i64)]).await? {
+    for row in tx.query(EXPIRE, &[&Col(webhook), &Col(made_before), &(limit as i64), &lanes]).await? {
         expired.push(Col(get(&row, 0)?));
         keys.insert((webhook, plain(&row, 1)?));
     }
@@ -410,7 +461,7 @@ async fn expire(
     .await?;
     record::bury(&tx, &expired).await?;
     undelivered::note(&tx, &expired).await?;
-    lanes::look_again(&tx, &keys).await?;
+    lanes::set_by_first(&tx, &keys).await?;
     if let Some(cause) = cause {
         let dead = tx.query(DIED, &[&expired]).await?;
         let dead = dead.iter().map(|row| Ok((get(row, 0)?, plain(row, 1)?)));

@@ -183,7 +183,7 @@ impl History for Postgres {
     fn event(&self, tenant: TenantId, id: EventId) -> Answer<'_, Option<StoredEvent>> {
         Box::pin(async move {
             let tenant = &tenant;
-            self.read(|session| async move { find_event(&session, tenant, id).await }).await
+            self.read_for_user(|session| async move { find_event(&session, tenant, id).await }).await
         })
     }
 
@@ -194,14 +194,15 @@ impl History for Postgres {
         page: PageRequest<EventId>,
     ) -> Answer<'_, Listed<StoredEvent, EventId>> {
         Box::pin(async move {
-            let listed = self.read(|session| listing::events(session, &tenant, &filter, page)).await?;
+            let listed =
+                self.list_for(&tenant, |session| listing::events(session, &tenant, &filter, page)).await?;
             listed.ok_or(StoreError::OffsetTooFar)
         })
     }
 
     fn delivery(&self, tenant: TenantId, id: DeliveryId) -> Answer<'_, Option<Delivery>> {
         Box::pin(async move {
-            self.read(|session| {
+            self.read_for_user(|session| {
                 let tenant = &tenant;
                 async move {
                     let row = session.query_opt(ONE_DELIVERY, &[&Col(id), &tenant.as_str()]).await?;
@@ -220,8 +221,9 @@ impl History for Postgres {
     ) -> Answer<'_, Listed<Delivery, DeliveryCursor>> {
         Box::pin(async move {
             let way = listing::Way { lead: Lead::of(&filter), dead: false };
-            let listed =
-                self.read(|session| listing::deliveries(session, &tenant, way, &filter, page)).await?;
+            let listed = self
+                .list_for(&tenant, |session| listing::deliveries(session, &tenant, way, &filter, page))
+                .await?;
             listed.ok_or(StoreError::OffsetTooFar)
         })
     }
@@ -234,8 +236,9 @@ impl History for Postgres {
     ) -> Answer<'_, Listed<Delivery, DeliveryCursor>> {
         Box::pin(async move {
             let way = listing::Way { lead: Lead::of_dead(&filter), dead: true };
-            let listed =
-                self.read(|session| listing::deliveries(session, &tenant, way, &filter, page)).await?;
+            let listed = self
+                .list_for(&tenant, |session| listing::deliveries(session, &tenant, way, &filter, page))
+                .await?;
             listed.ok_or(StoreError::OffsetTooFar)
         })
     }
@@ -247,9 +250,9 @@ impl History for Postgres {
         bounds: [Time; 2],
         most: usize,
     ) -> Answer<'_, DeadCount> {
-        Box::pin(
-            async move { self.read(|session| dead::count(session, &tenant, &filter, bounds, most)).await },
-        )
+        Box::pin(async move {
+            self.list_for(&tenant, |session| dead::count(session, &tenant, &filter, bounds, most)).await
+        })
     }
 
     fn dead_size(&self, tenant: TenantId, most: usize) -> Answer<'_, usize> {
@@ -257,11 +260,13 @@ impl History for Postgres {
     }
 
     fn attempts(&self, tenant: TenantId, delivery: DeliveryId) -> Answer<'_, Option<Vec<StoredAttempt>>> {
-        Box::pin(async move { self.read(|session| attempts(session, &tenant, delivery)).await })
+        Box::pin(async move { self.read_for_user(|session| attempts(session, &tenant, delivery)).await })
     }
 
     fn attempts_of_event(&self, tenant: TenantId, event: EventId) -> Answer<'_, Option<Vec<StoredAttempt>>> {
-        Box::pin(async move { self.read(|session| attempts_of_event(session, &tenant, event)).await })
+        Box::pin(
+            async move { self.read_for_user(|session| attempts_of_event(session, &tenant, event)).await },
+        )
     }
 }
 

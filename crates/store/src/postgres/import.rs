@@ -12,7 +12,7 @@ use tokio_postgres::{Client, Transaction, error::SqlState};
 
 use super::{
     Options, Postgres,
-    connect::Way,
+    connect::{SessionLimits, Way},
     convert::Col,
     partitions::Partitions,
     session::{Counts, Failure, Sessions},
@@ -95,7 +95,7 @@ impl Target {
         }
         let row = client.query_one("SELECT current_schema()::text", &[]).await.map_err(failed)?;
         let partitions = Partitions::new(&row.try_get::<_, String>(0).map_err(failed)?);
-        let pool = way.pool(1, options, options.statement_timeout);
+        let pool = way.pool(1, options, SessionLimits::new(options.statement_timeout));
         let sessions = Sessions::new(pool, Arc::new(Counts::default()), options.statement_timeout * 2);
         Ok(Self { client, sessions, partitions, place })
     }

@@ -189,7 +189,7 @@ impl Notices for Postgres {
             let (limit, offset, tenant) = (i64::from(page.limit), i64::from(page.offset), tenant.as_str());
             let values: [&(dyn ToSql + Sync); 4] = [&tenant, &before, &limit, &offset];
             let values = &values;
-            self.read(|session| async move {
+            self.read_for_user(|session| async move {
                 session.query(LIST, values).await?.iter().map(read_notice).collect()
             })
             .await

@@ -123,13 +123,13 @@ fn read_operation(row: &Row) -> Result<Operation, Failure> {
 
 impl Operations for Postgres {
     fn create_operation(&self, operation: Operation) -> Answer<'_, ()> {
-        Box::pin(async move { self.write(|tx| create(tx, &operation)).await })
+        Box::pin(async move { self.administer(|tx| create(tx, &operation)).await })
     }
 
     fn operation(&self, tenant: TenantId, id: OperationId) -> Answer<'_, Option<Operation>> {
         Box::pin(async move {
             let tenant = &tenant;
-            self.read(|session| async move {
+            self.read_for_user(|session| async move {
                 let row = session.query_opt(ONE, &[&Col(id), &tenant.as_str()]).await?;
                 row.map(|row| read_operation(&row)).transpose()
             })
@@ -144,7 +144,7 @@ impl Operations for Postgres {
     ) -> Answer<'_, Vec<Operation>> {
         Box::pin(async move {
             let (tenant, page) = (&tenant, &page);
-            self.read(|session| async move {
+            self.read_for_user(|session| async move {
                 let before = Col(page.after.unwrap_or(OperationId::from_bytes([0xff; 16])));
                 let (limit, offset) = (i64::from(page.limit), i64::from(page.offset));
                 let rows = session.query(LIST, &[&tenant.as_str(), &before, &limit, &offset]).await?;
@@ -164,7 +164,7 @@ impl Operations for Postgres {
     ) -> Answer<'_, bool> {
         Box::pin(async move {
             let tenant = &tenant;
-            let turned = self.write(|tx| async move {
+            let turned = self.administer(|tx| async move {
                 tx.execute(TURN, &[&Col(id), &tenant.as_str(), &from.name(), &to.name(), &Col(now)]).await
             });
             Ok(turned.await? == 1)

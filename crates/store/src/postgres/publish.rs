@@ -1,57 +1,46 @@
-//! Storing events with everything they fan out to.
+//! Publishing: what each event of a batch comes to.
 //!
-//! A batch takes two round trips: one to lock the tenants it is for and to see what holds for them, one to
-//! write it all and commit. The lock makes publishing of one tenant a queue over all nodes: sequence order is
-//! commit order, a fan-out is checked against what nobody can change meanwhile, and a key is seen by all. Events
-//! without keys take a shorter way, see `plain`.
+//! Events without keys are stored by one statement, in one round trip. For the others the tenants and the keys are
+//! read first, without locks, and then the same statement checks that what was read still holds. Where it does not,
+//! nothing is stored and the batch is read again. The tenant's row makes publishing of one tenant a queue over all
+//! nodes: sequence order is commit order. See `publish_statement`.
 
 use std::collections::{BTreeSet, HashMap};
 
-use redrive_core::{DeliveryStatus, EventId, TenantId, Time, event::Event};
+use redrive_core::{EventId, TenantId, Time, event::Event};
 use sha2::{Digest, Sha256};
 use tokio_postgres::types::ToSql;
 
 use super::{
-    Postgres,
-    convert::{Col, get, hash, plain},
-    lanes::{self, Place, Rescued, WAIT, Wait, Waits},
-    session::{Failure, Tx},
+    Postgres, Shared,
+    convert::{get, hash, plain},
+    publish_statement::Insertion,
+    session::{Failure, Sessions, Tx},
+    writer,
 };
-use crate::{Birth, Done, Epoch, NewEvent, Publish, Published, codes::Code};
+use crate::{Done, NewEvent, Publish, Published};
 
 /// Which epochs still stand; they stay so until the commit, since ending one needs its row.
 pub(super) const LIVE: &str = "SELECT epoch FROM nodes WHERE epoch = ANY($1::bigint[]) FOR KEY SHARE";
-/// What holds for tenants, and which of the epochs still stand; both stay so until the commit.
-const LOOK: &str = "WITH live AS (SELECT epoch FROM nodes WHERE epoch = ANY($2::bigint[]) FOR KEY SHARE)
-     SELECT t.id, t.next_seq, t.config_version, (SELECT array_agg(live.epoch) FROM live)
-     FROM tenants t WHERE t.id = ANY($1::text[]) ORDER BY t.id FOR NO KEY UPDATE OF t";
-const KEYS: &str = "SELECT i.tenant, i.key_hash, i.event, i.body_hash, i.expires_at
+/// The configuration versions of tenants, and which of the epochs still stand. Nothing is locked.
+const READ_TENANTS: &str = "SELECT t.id, t.config_version, ARRAY(
+         SELECT n.epoch FROM nodes n WHERE n.epoch = ANY($2::bigint[]))
+     FROM tenants t WHERE t.id = ANY($1::text[])";
+const READ_KEYS: &str = "SELECT i.tenant, i.key_hash, i.event, i.body_hash, i.expires_at
      FROM unnest($1::text[], $2::bytea[]) AS k(tenant, key_hash) CROSS JOIN LATERAL (
          SELECT * FROM idempotency i WHERE i.tenant = k.tenant COLLATE \"C\" AND i.key_hash = k.key_hash LIMIT 1) i";
-const TAKE_KEYS: &str = "INSERT INTO idempotency (tenant, key_hash, event, body_hash, expires_at)
-     SELECT * FROM unnest($1::text[], $2::bytea[], $3::uuid[], $4::bytea[], $5::bigint[])
-     ON CONFLICT (tenant, key_hash) DO UPDATE
-     SET event = excluded.event, body_hash = excluded.body_hash, expires_at = excluded.expires_at";
-/// Everything that is new, and the tenants' counters.
-const INSERT: &str = "WITH counted AS (
-         UPDATE tenants t SET next_seq = ($2::bigint[])[array_position($1::text[], t.id)]
-         WHERE t.id = ANY($1::text[])),
-     new_events AS (
-         INSERT INTO events (id, tenant, seq, event_type, timestamp, idempotency_key, source, subject,
-                             priority, metadata, data, trace)
-         SELECT * FROM unnest($3::uuid[], $4::text[], $5::bigint[], $6::text[], $7::bigint[], $8::text[],
-                              $9::text[], $10::text[], $11::smallint[], $12::bytea[], $13::bytea[], $14::bytea[])),
-     new_deliveries AS (
-         INSERT INTO deliveries (id, tenant, event, webhook, round, status, format, priority, created_at)
-         SELECT d.id, d.tenant, d.event, d.webhook, 1, $15::smallint, d.format, d.priority, d.created_at
-         FROM unnest($16::uuid[], $17::text[], $18::uuid[], $19::uuid[], $20::smallint[], $21::smallint[],
-                     $22::bigint[]) AS d(id, tenant, event, webhook, format, priority, created_at))
-     INSERT INTO leased (epoch, delivery, webhook, lane, seq)
-     SELECT * FROM unnest($23::bigint[], $24::uuid[], $25::uuid[], $26::text[], $27::bigint[])";
-/// The statements whose cost must follow what they write: a test explains their plans.
+/// The tenants whose rows are not locked by another transaction.
+const SELECT_UNLOCKED: &str =
+    "SELECT id FROM tenants WHERE id = ANY($1::text[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED";
+
+/// The statements whose cost must follow what they read: a test explains their plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 4] =
-    [("live epochs", LIVE), ("tenants", LOOK), ("keys", KEYS), ("publish", INSERT)];
+pub(super) const PLANNED: [(&str, &str); 4] = [
+    ("live epochs", LIVE),
+    ("tenants of a batch", READ_TENANTS),
+    ("keys", READ_KEYS),
+    ("unlocked tenants", SELECT_UNLOCKED),
+];
 
 impl Publish for Postgres {
     fn publish(&self, event: NewEvent, done: Done<Published>) {
@@ -59,240 +48,184 @@ impl Publish for Postgres {
     }
 }
 
-/// A tenant's row, read once per batch and written back once.
-#[derive(Clone, Copy)]
-struct Counter {
-    next_seq: i64,
-    config_version: i64,
-    changed: bool,
+/// What is known of a batch without locks.
+#[derive(Default)]
+struct BatchState {
+    live_epochs: BTreeSet<i64>,
+    config_versions: HashMap<TenantId, i64>,
+    key_holders: HashMap<(TenantId, [u8; 32]), KeyHolder>,
+    /// The latest expiry among the keys that an event of the batch replaces.
+    replaceable_until: Time,
 }
 
-/// Who has an idempotency key.
+/// The event that has an idempotency key.
 #[derive(Clone, Copy)]
-struct Holder {
+struct KeyHolder {
     event: EventId,
     body_hash: [u8; 32],
     expires_at: Time,
+    /// `false` for an event of the same batch.
+    is_stored: bool,
 }
 
-/// What holds for the events of one batch.
-#[derive(Default)]
-struct Known {
-    live: BTreeSet<i64>,
-    tenants: HashMap<TenantId, Counter>,
-    keys: HashMap<(TenantId, [u8; 32]), Holder>,
+/// What is to be done about an event.
+enum Decision {
+    Store,
+    Answer(Published),
 }
 
-/// Publishes a batch in one transaction. `told` is set just before the commit, from when on a failure leaves
-/// its result in doubt.
-pub(super) async fn commit(tx: &Tx, batch: &[&NewEvent], told: &mut bool) -> Result<Vec<Published>, Failure> {
-    tx.prepare(&[LOOK, KEYS, TAKE_KEYS, INSERT, WAIT]).await?;
-    let mut known = look(tx, batch).await?;
-    let published: Vec<_> = batch.iter().map(|new| known.decide(new)).collect();
-    let new: Vec<_> = batch
-        .iter()
-        .zip(&published)
-        .filter_map(|(new, published)| match published {
-            Published::New { sequence_number } => Some((*new, *sequence_number)),
-            _ => None,
-        })
-        .collect();
-    if new.is_empty() {
-        tx.commit().await?;
-        return Ok(published);
+/// Publishes events of one epoch on a connection of `sessions`. Results are in the order of the events. `None`: the
+/// event's tenant is not as expected, nothing was done, and the event is to be tried again with `read_first`.
+pub(super) async fn publish_group(
+    shared: &Shared,
+    sessions: &Sessions,
+    events: &[&NewEvent],
+    read_first: bool,
+) -> Result<Vec<Option<Published>>, Failure> {
+    let tx = sessions.get().await?;
+    // A connection that is dropped between request and reply must not be used again.
+    tx.set_busy(true);
+    let published = match Insertion::new(events.to_vec(), Time::default()) {
+        Some(insertion) if !read_first && insertion.needs_no_reading() => {
+            let numbers = store(shared, &tx, &insertion).await;
+            numbers.map(|numbers| numbers.into_iter().map(to_published).collect())
+        }
+        _ => publish_after_reading(shared, &tx, events).await,
+    };
+    match &published {
+        Ok(_) => tx.set_busy(false),
+        Err(Failure::TimedOut) => {}
+        Err(failure) if failure.leaves_doubt() => {}
+        Err(_) => tx.roll_back().await,
     }
-    let waits = waits(&new);
-    let waiting = Waits::new(&waits);
-    if waiting.is_simple() {
-        *told = true;
-        let wait = async {
-            match waits.is_empty() {
-                true => Ok(()),
-                false => waiting.insert(tx).await,
+    published
+}
+
+fn to_published(sequence_number: Option<i64>) -> Option<Published> {
+    sequence_number.map(|sequence_number| Published::New { sequence_number })
+}
+
+/// Reads what holds for the events, and stores those that are new.
+async fn publish_after_reading(
+    shared: &Shared,
+    tx: &Tx,
+    events: &[&NewEvent],
+) -> Result<Vec<Option<Published>>, Failure> {
+    let mut state = read(tx, events).await?;
+    let decisions: Vec<_> = events.iter().map(|new| state.decide(new)).collect();
+    let is_new = |decision: &Decision| matches!(decision, Decision::Store);
+    let new: Vec<_> =
+        events.iter().zip(&decisions).filter(|(_, decision)| is_new(decision)).map(|(new, _)| *new).collect();
+    let mut numbers = Vec::new();
+    let mut changed: BTreeSet<&TenantId> = BTreeSet::new();
+    if !new.is_empty() {
+        let insertion = Insertion::new(new, state.replaceable_until)
+            .ok_or_else(|| Failure::Bad("events of several epochs were published together".into()))?;
+        numbers = store(shared, tx, &insertion).await?;
+        let stored = insertion.events().iter().zip(&numbers);
+        changed.extend(stored.filter(|(_, number)| number.is_none()).map(|(new, _)| &new.event.tenant));
+    }
+    let mut numbers = numbers.into_iter();
+    let result = |(new, decision): (&&NewEvent, Decision)| match decision {
+        Decision::Store => to_published(numbers.next().flatten()),
+        // It may be a duplicate of an event of this very batch that was not stored.
+        Decision::Answer(_) if changed.contains(&new.event.tenant) => None,
+        Decision::Answer(published) => Some(published),
+    };
+    Ok(events.iter().zip(decisions).map(result).collect())
+}
+
+/// Runs the statement that stores, takes all locks and commits.
+async fn store(shared: &Shared, tx: &Tx, insertion: &Insertion<'_>) -> Result<Vec<Option<i64>>, Failure> {
+    match insertion.run(tx, shared.doubts.fence()).await {
+        Ok(first) => {
+            tx.set_busy(true);
+            Ok(insertion.sequence_numbers(&first))
+        }
+        Err(failure) => {
+            if failure.leaves_doubt() {
+                tracing::warn!(error = %failure, "it is not known whether a batch of publishes was committed");
+                writer::in_doubt(shared, insertion.events().iter().copied());
             }
-        };
-        let (keys, inserted, waiting, committed) = tokio::join!(
-            biased;
-            take_keys(tx, &new),
-            insert(tx, &known, &new),
-            wait,
-            tx.commit_unseen(),
-        );
-        keys?;
-        inserted?;
-        waiting?;
-        committed?;
-    } else {
-        take_keys(tx, &new).await?;
-        insert(tx, &known, &new).await?;
-        lanes::wait(tx, &waits).await?;
-        *told = true;
-        tx.commit_unseen().await?;
+            Err(failure)
+        }
     }
-    tx.committed();
-    Ok(published)
 }
 
-async fn look(tx: &Tx, batch: &[&NewEvent]) -> Result<Known, Failure> {
-    let epochs: Vec<_> = batch.iter().map(|new| new.epoch.0).collect::<BTreeSet<_>>().into_iter().collect();
-    let tenants: BTreeSet<_> = batch.iter().map(|new| new.event.tenant.as_str()).collect();
+async fn read(tx: &Tx, events: &[&NewEvent]) -> Result<BatchState, Failure> {
+    tx.prepare(&[READ_TENANTS, READ_KEYS]).await?;
+    let epochs: Vec<_> = events.iter().map(|new| new.epoch.0).collect::<BTreeSet<_>>().into_iter().collect();
+    let tenants: BTreeSet<_> = events.iter().map(|new| new.event.tenant.as_str()).collect();
     let tenants: Vec<_> = tenants.into_iter().collect();
-    let claims: Vec<_> = batch.iter().filter(|new| new.claim.is_some()).collect();
+    let claims: Vec<_> = events.iter().filter(|new| new.claim.is_some()).collect();
     let owners: Vec<_> = claims.iter().map(|new| new.event.tenant.as_str()).collect();
     let hashes: Vec<_> = claims.iter().map(|new| key_hash(&new.event).to_vec()).collect();
     let keys = async {
         match claims.is_empty() {
             true => Ok(Vec::new()),
-            false => tx.query(KEYS, &[&owners, &hashes]).await,
+            false => tx.query(READ_KEYS, &[&owners, &hashes]).await,
         }
     };
     let values: [&(dyn ToSql + Sync); 2] = [&tenants, &epochs];
-    let (begun, tenants, keys) = tokio::join!(biased; tx.begin(), tx.query(LOOK, &values), keys);
-    begun?;
-    let mut known = Known::default();
+    let (tenants, keys) = tokio::join!(biased; tx.query(READ_TENANTS, &values), keys);
+    let mut state = BatchState::default();
     for row in tenants? {
-        let counter = Counter { next_seq: plain(&row, 1)?, config_version: plain(&row, 2)?, changed: false };
-        known.tenants.insert(get(&row, 0)?, counter);
-        known.live.extend(plain::<Option<Vec<i64>>>(&row, 3)?.into_iter().flatten());
+        state.config_versions.insert(get(&row, 0)?, plain(&row, 1)?);
+        state.live_epochs.extend(plain::<Vec<i64>>(&row, 2)?);
     }
     for row in keys? {
-        let holder = Holder { event: get(&row, 2)?, body_hash: hash(&row, 3)?, expires_at: get(&row, 4)? };
-        known.keys.insert((get(&row, 0)?, hash(&row, 1)?), holder);
+        let (event, body_hash, expires_at) = (get(&row, 2)?, hash(&row, 3)?, get(&row, 4)?);
+        let holder = KeyHolder { event, body_hash, expires_at, is_stored: true };
+        state.key_holders.insert((get(&row, 0)?, hash(&row, 1)?), holder);
     }
-    Ok(known)
+    Ok(state)
 }
 
-impl Known {
-    fn decide(&mut self, new: &NewEvent) -> Published {
+impl BatchState {
+    fn decide(&mut self, new: &NewEvent) -> Decision {
         let tenant = &new.event.tenant;
-        let Some(counter) = self.tenants.get_mut(tenant) else { return Published::NoTenant };
+        let Some(config_version) = self.config_versions.get(tenant) else {
+            return Decision::Answer(Published::NoTenant);
+        };
         let key = new.claim.as_ref().map(|claim| ((tenant.clone(), key_hash(&new.event)), claim));
-        if let Some((key, claim)) = &key
-            && let Some(holder) = self.keys.get(key)
-            && holder.expires_at > new.event.timestamp
+        let holder = key.as_ref().and_then(|(key, _)| self.key_holders.get(key).copied());
+        if let (Some(holder), Some((_, claim))) = (holder, &key)
+            && holder.expires_at > claim.confirmed_now
         {
-            return match holder.body_hash == claim.body_hash {
+            return Decision::Answer(match holder.body_hash == claim.body_hash {
                 true => Published::Duplicate { event: holder.event },
                 false => Published::KeyReused { event: holder.event },
-            };
+            });
         }
-        if !self.live.contains(&new.epoch.0) {
-            return Published::Fenced;
+        if !self.live_epochs.contains(&new.epoch.0) {
+            return Decision::Answer(Published::Fenced);
         }
-        if counter.config_version != new.config_version {
-            return Published::ConfigChanged;
+        if *config_version != new.config_version {
+            return Decision::Answer(Published::ConfigChanged);
         }
         if let Some((key, claim)) = key {
-            let holder =
-                Holder { event: new.event.id, body_hash: claim.body_hash, expires_at: claim.expires_at };
-            self.keys.insert(key, holder);
+            if let Some(expired) = holder.filter(|holder| holder.is_stored) {
+                self.replaceable_until = self.replaceable_until.max(expired.expires_at);
+            }
+            let (event, body_hash, expires_at) = (new.event.id, claim.body_hash, claim.expires_at);
+            self.key_holders.insert(key, KeyHolder { event, body_hash, expires_at, is_stored: false });
         }
-        let sequence_number = counter.next_seq;
-        counter.next_seq += 1;
-        counter.changed = true;
-        Published::New { sequence_number }
+        Decision::Store
     }
 }
 
-fn key_hash(event: &Event) -> [u8; 32] {
+pub(super) fn key_hash(event: &Event) -> [u8; 32] {
     Sha256::digest(event.idempotency_key.as_deref().unwrap_or_default()).into()
 }
 
-/// An event that is new, with its place.
-type New<'a> = (&'a NewEvent, i64);
-
-async fn take_keys(tx: &Tx, new: &[New<'_>]) -> Result<(), Failure> {
-    let mut claims: Vec<_> = new
-        .iter()
-        .filter_map(|(new, _)| Some((&new.event, new.claim.as_ref()?, key_hash(&new.event))))
-        .collect();
-    if claims.is_empty() {
-        return Ok(());
-    }
-    // A key that expired and was taken twice in one batch belongs to the last.
-    let mut seen = BTreeSet::new();
-    claims.reverse();
-    claims.retain(|(event, _, hash)| seen.insert((event.tenant.clone(), *hash)));
-    tx.execute(
-        TAKE_KEYS,
-        &[
-            &claims.iter().map(|(event, ..)| event.tenant.as_str()).collect::<Vec<_>>(),
-            &claims.iter().map(|(_, _, hash)| &hash[..]).collect::<Vec<_>>(),
-            &claims.iter().map(|(event, ..)| Col(event.id)).collect::<Vec<_>>(),
-            &claims.iter().map(|(_, claim, _)| &claim.body_hash[..]).collect::<Vec<_>>(),
-            &claims.iter().map(|(_, claim, _)| Col(claim.expires_at)).collect::<Vec<_>>(),
-        ],
-    )
-    .await?;
-    Ok(())
-}
-
-async fn insert(tx: &Tx, known: &Known, new: &[New<'_>]) -> Result<(), Failure> {
-    let changed: Vec<_> = known.tenants.iter().filter(|(_, counter)| counter.changed).collect();
-    let events: Vec<_> = new.iter().map(|(new, _)| &*new.event).collect();
-    let deliveries: Vec<_> = new
-        .iter()
-        .flat_map(|(new, seq)| {
-            new.deliveries.iter().map(move |delivery| (&*new.event, delivery, *seq, new.epoch))
-        })
-        .collect();
-    let leased: Vec<_> =
-        deliveries.iter().filter(|(_, delivery, ..)| delivery.birth == Birth::Leased).collect();
-    let codes: Vec<_> = leased.iter().map(|(_, delivery, ..)| delivery.lane.code()).collect();
-    tx.execute(
-        INSERT,
-        &[
-            &changed.iter().map(|(tenant, _)| tenant.as_str()).collect::<Vec<_>>(),
-            &changed.iter().map(|(_, counter)| counter.next_seq).collect::<Vec<_>>(),
-            &events.iter().map(|event| Col(event.id)).collect::<Vec<_>>(),
-            &events.iter().map(|event| event.tenant.as_str()).collect::<Vec<_>>(),
-            &new.iter().map(|(_, seq)| *seq).collect::<Vec<_>>(),
-            &events.iter().map(|event| &*event.event_type).collect::<Vec<_>>(),
-            &events.iter().map(|event| Col(event.timestamp)).collect::<Vec<_>>(),
-            &events.iter().map(|event| event.idempotency_key.as_deref()).collect::<Vec<_>>(),
-            &events.iter().map(|event| event.source.as_deref()).collect::<Vec<_>>(),
-            &events.iter().map(|event| event.subject.as_deref()).collect::<Vec<_>>(),
-            &events.iter().map(|event| Col(event.priority)).collect::<Vec<_>>(),
-            &events.iter().map(|event| event.metadata.as_deref()).collect::<Vec<_>>(),
-            &events.iter().map(|event| &event.data[..]).collect::<Vec<_>>(),
-            &events
-                .iter()
-                .map(|event| event.trace.as_ref().map(|trace| trace.to_bytes()))
-                .collect::<Vec<_>>(),
-            &DeliveryStatus::Pending.code(),
-            &deliveries.iter().map(|(_, delivery, ..)| Col(delivery.id)).collect::<Vec<_>>(),
-            &deliveries.iter().map(|(event, ..)| event.tenant.as_str()).collect::<Vec<_>>(),
-            &deliveries.iter().map(|(event, ..)| Col(event.id)).collect::<Vec<_>>(),
-            &deliveries.iter().map(|(_, delivery, ..)| Col(delivery.webhook)).collect::<Vec<_>>(),
-            &deliveries.iter().map(|(_, delivery, ..)| Col(delivery.format)).collect::<Vec<_>>(),
-            &deliveries.iter().map(|(event, ..)| Col(event.priority)).collect::<Vec<_>>(),
-            &deliveries.iter().map(|(event, ..)| Col(event.timestamp)).collect::<Vec<_>>(),
-            &leased.iter().map(|(_, _, _, Epoch(epoch))| *epoch).collect::<Vec<_>>(),
-            &leased.iter().map(|(_, delivery, ..)| Col(delivery.id)).collect::<Vec<_>>(),
-            &leased.iter().map(|(_, delivery, ..)| Col(delivery.webhook)).collect::<Vec<_>>(),
-            &codes.iter().map(|code| &**code).collect::<Vec<_>>(),
-            &leased.iter().map(|(_, _, seq, _)| *seq).collect::<Vec<_>>(),
-        ],
-    )
-    .await?;
-    Ok(())
-}
-
-/// Those that are born waiting.
-fn waits(new: &[New<'_>]) -> Vec<Wait> {
-    let mut waits = Vec::new();
-    for (new, seq) in new {
-        for delivery in &new.deliveries {
-            if let Birth::Waiting(due) = delivery.birth {
-                let place = Place {
-                    delivery: delivery.id,
-                    webhook: delivery.webhook,
-                    lane: delivery.lane.clone(),
-                    seq: *seq,
-                };
-                waits.push(Wait { place, due, created_at: new.event.timestamp, rescued: Rescued::default() });
-            }
-        }
-    }
-    waits
+/// Of these tenants, those whose rows are locked by another transaction at this moment.
+pub(super) async fn locked_tenants<'a>(
+    sessions: &Sessions,
+    tenants: &BTreeSet<&'a TenantId>,
+) -> Result<BTreeSet<&'a TenantId>, Failure> {
+    let names: Vec<_> = tenants.iter().map(|tenant| tenant.as_str()).collect();
+    let names = &names;
+    let rows = sessions.read(|tx| async move { tx.query(SELECT_UNLOCKED, &[names]).await }).await?;
+    let unlocked: BTreeSet<TenantId> = rows.iter().map(|row| get(row, 0)).collect::<Result<_, _>>()?;
+    Ok(tenants.iter().copied().filter(|tenant| !unlocked.contains(*tenant)).collect())
 }

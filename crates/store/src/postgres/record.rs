@@ -5,7 +5,7 @@
 //! transaction.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -19,8 +19,8 @@ use tokio_postgres::types::ToSql;
 use super::{
     Postgres, Shared,
     convert::{Col, get, plain, text_opt},
-    gates,
-    lanes::{self, Keys, Place, Rescued, Wait},
+    gates::{self, RuntimeLock},
+    lanes::{self, Keys, LaneLocks, Place, Rescued, Wait},
     leases::{Orphan, created, lock_leases, read_orphan},
     notices,
     session::{Failure, Session, Tx},
@@ -132,7 +132,9 @@ impl Record for Postgres {
 
 /// Records a batch.
 pub(super) async fn commit(shared: &Shared, outcomes: &[Arc<Outcome>]) -> Result<Vec<Recorded>, Failure> {
-    let plain: Vec<_> = outcomes.iter().filter(|outcome| is_plain(outcome)).collect();
+    // Leases are locked in their order.
+    let mut plain: Vec<_> = outcomes.iter().filter(|outcome| is_plain(outcome)).collect();
+    plain.sort_by_key(|outcome| (outcome.epoch, outcome.delivery));
     let over = match plain.is_empty() {
         true => HashSet::new(),
         false => delivered(shared, &plain).await?,
@@ -141,7 +143,7 @@ pub(super) async fn commit(shared: &Shared, outcomes: &[Arc<Outcome>]) -> Result
     let rest: Vec<_> = outcomes.iter().filter(|outcome| !is_over(outcome)).collect();
     let mut recorded = Vec::new();
     if !rest.is_empty() {
-        recorded = shared.writers.write(|tx| record(tx, &rest)).await?;
+        recorded = shared.recording.write(|tx| record(tx, &rest)).await?;
         after(shared, &rest, &recorded);
     }
     let mut recorded = recorded.into_iter();
@@ -270,7 +272,7 @@ async fn delivered(shared: &Shared, outcomes: &[&Arc<Outcome>]) -> Result<HashSe
         .map(|(outcome, _)| Col(outcome.delivery))
         .collect();
     values.extend([&at as &(dyn ToSql + Sync), &knows, &delivered, &late]);
-    let session = shared.writers.get().await?;
+    let session = shared.recording.get().await?;
     session.set_busy(true);
     match session.query(DELIVERED, &values).await {
         Ok(rows) => {
@@ -304,6 +306,7 @@ async fn record(tx: Tx, outcomes: &[&Arc<Outcome>]) -> Result<Vec<Recorded>, Fai
         }
     }
     explain_missing(&tx, &missing, &mut results).await?;
+    let leased = refuse_unconfirmed(&tx, leased, &mut results).await?;
     let fresh = insert_attempts(&tx, &leased).await?;
     let mut applied = Vec::new();
     for one in leased {
@@ -331,6 +334,9 @@ struct Leased<'a> {
 }
 
 async fn take(tx: &Session, outcomes: &[&Arc<Outcome>]) -> Result<HashMap<DeliveryId, Orphan>, Failure> {
+    // Leases are locked in their order.
+    let mut outcomes = outcomes.to_vec();
+    outcomes.sort_by_key(|outcome| (outcome.epoch, outcome.delivery));
     let epochs: Vec<_> = outcomes.iter().map(|outcome| outcome.epoch.0).collect();
     let ids: Vec<_> = outcomes.iter().map(|outcome| Col(outcome.delivery)).collect();
     let knows: Vec<_> = outcomes.iter().map(|outcome| outcome.knows_cancel).collect();
@@ -379,6 +385,32 @@ async fn explain_missing(
         results[*at] = Some(result);
     }
     Ok(())
+}
+
+/// Restores the leases of outcomes that cancel a delivery because its webhook has ended, where the stored webhook has
+/// not. Returns the other outcomes.
+async fn refuse_unconfirmed<'a>(
+    tx: &Session,
+    leased: Vec<Leased<'a>>,
+    results: &mut Results,
+) -> Result<Vec<Leased<'a>>, Failure> {
+    let claimed = |one: &&Leased<'_>| one.outcome.requires_ended_webhook;
+    let webhook_ids: BTreeSet<_> = leased.iter().filter(claimed).map(|one| one.outcome.webhook).collect();
+    if webhook_ids.is_empty() {
+        return Ok(leased);
+    }
+    let stored = webhooks::by_ids(tx, webhook_ids).await?;
+    let mut confirmed = Vec::with_capacity(leased.len());
+    for one in leased {
+        let has_ended = stored.get(&one.outcome.webhook).is_none_or(|found| found.has_ended(one.outcome.at));
+        if one.outcome.requires_ended_webhook && !has_ended {
+            put_back(tx, one.outcome, &one.lease).await?;
+            results[one.at] = Some(Recorded::WebhookNotEnded);
+        } else {
+            confirmed.push(one);
+        }
+    }
+    Ok(confirmed)
 }
 
 /// Adds attempts. Gives the deliveries whose attempt was not there before.
@@ -434,22 +466,7 @@ async fn apply(tx: &Session, applied: &[Leased<'_>], results: &mut Results) -> R
         return Ok(());
     }
     let outcomes: Vec<_> = applied.iter().map(|one| one.outcome).collect();
-    // Nobody may change a webhook that is read to be disabled. Tenants come first.
-    let owners: BTreeSet<_> =
-        outcomes.iter().filter(|one| one.disable.is_some()).map(|one| &one.tenant).collect();
-    for tenant in owners {
-        tenancy::lock(tx, tenant).await?;
-    }
-    // What blocks webhooks is locked before their lanes.
-    let moving: BTreeSet<_> =
-        outcomes.iter().filter(|one| one.effects != Effects::default()).map(|one| one.webhook).collect();
-    if !moving.is_empty() {
-        gates::lock_to_change(tx, &moving).await?;
-    }
-    // Lanes that will look at other times are locked against everybody at once, not after being kept as they are.
-    for webhook in &moving {
-        lanes::lock_all(tx, *webhook).await?;
-    }
+    let orders = lock(tx, applied).await?;
     update(tx, &outcomes).await?;
     let (arrived, others): (Vec<&Outcome>, Vec<&Outcome>) =
         outcomes.iter().partition(|outcome| outcome.next == Next::Delivered);
@@ -458,36 +475,11 @@ async fn apply(tx: &Session, applied: &[Leased<'_>], results: &mut Results) -> R
     };
     undelivered::clear(tx, &ids(arrived)).await?;
     undelivered::note(tx, &ids(others)).await?;
-    let (mut orders, mut retries, mut buried) = (Keys::new(), Vec::new(), Vec::new());
-    for Leased { outcome, lease, .. } in applied {
-        let Place { delivery, webhook, lane, seq } = &lease.place;
-        match &outcome.next {
-            Next::Retry { due } => {
-                let place =
-                    Place { delivery: *delivery, webhook: *webhook, lane: lane.for_retry(), seq: *seq };
-                retries.push((place, *due));
-                continue;
-            }
-            Next::Dead { .. } => buried.push(Col(*delivery)),
-            Next::Delivered | Next::Cancelled { .. } => {}
-        }
-        if lane.is_ordered() {
-            orders.insert((*webhook, lane.code().into_owned()));
-        }
-    }
-    bury(tx, &buried).await?;
-    if !retries.is_empty() {
-        let ids: Vec<_> = retries.iter().map(|(place, _)| place.delivery).collect();
-        let created = created(tx, &ids).await?;
-        let wait = |(place, due): (Place, Time)| Wait {
-            created_at: created.get(&place.delivery).copied().unwrap_or(due),
-            place,
-            due,
-            rescued: Rescued::default(),
-        };
-        lanes::wait(tx, &retries.into_iter().map(wait).collect::<Vec<_>>()).await?;
-    }
-    lanes::look_again(tx, &orders).await?;
+    let died = outcomes.iter().filter(|outcome| matches!(outcome.next, Next::Dead { .. }));
+    bury(tx, &died.map(|outcome| Col(outcome.delivery)).collect::<Vec<_>>()).await?;
+    let retries: Vec<_> = applied.iter().filter_map(retry).collect();
+    wait_for_retry(tx, retries).await?;
+    lanes::set_by_first(tx, &orders).await?;
     let mut told: Vec<&Cause> = Vec::new();
     for Leased { at, outcome, .. } in applied {
         told.extend(gates::take_effect(tx, outcome).await?);
@@ -505,6 +497,64 @@ async fn apply(tx: &Session, applied: &[Leased<'_>], results: &mut Results) -> R
         results[*at] = Some(Recorded::Done { config_version });
     }
     notices::note(tx, &told).await
+}
+
+/// Locks all that outcomes change beside their deliveries, in the order of `docs/adr/0044-one-lock-order.md`. Gives the
+/// orders that one of them has left.
+async fn lock(tx: &Session, applied: &[Leased<'_>]) -> Result<Keys, Failure> {
+    let disabling = || applied.iter().map(|one| one.outcome).filter(|one| one.disable.is_some());
+    // A webhook that is to be disabled must not change after it was read.
+    let owners: BTreeSet<_> = disabling().map(|one| &one.tenant).collect();
+    for tenant in owners {
+        tenancy::lock(tx, tenant).await?;
+    }
+    webhooks::lock(tx, disabling().map(|one| one.webhook)).await?;
+    let (mut runtimes, mut locks, mut left) = (BTreeMap::new(), LaneLocks::default(), Keys::new());
+    for one in applied {
+        let Leased { outcome, lease, .. } = one;
+        let lock = RuntimeLock::for_outcome(outcome);
+        let known = runtimes.entry(outcome.webhook).or_insert((&outcome.tenant, lock));
+        known.1 = known.1.max(lock);
+        match retry(one) {
+            Some((place, due)) => locks.put_into(place.webhook, &place.lane, due),
+            None if lease.place.lane.is_ordered() => {
+                let code = lease.place.lane.code().into_owned();
+                locks.take_from(lease.place.webhook, code.clone());
+                left.insert((lease.place.webhook, code));
+            }
+            None => {}
+        }
+    }
+    // A webhook with other changes may be blocked by them: all of its lanes are set then.
+    let changing =
+        runtimes.iter().filter(|(_, (_, lock))| *lock > RuntimeLock::Keep).map(|(webhook, _)| webhook);
+    locks.add_all_of(tx, changing).await?;
+    runtimes.retain(|webhook, (_, lock)| *lock > RuntimeLock::Keep || locks.webhooks().contains(webhook));
+    gates::lock_all(tx, &runtimes).await?;
+    let locked = locks.lock_lanes(tx).await?;
+    Ok(left.intersection(&locked).cloned().collect())
+}
+
+/// Where a delivery waits for its next attempt, and until when.
+fn retry(one: &Leased<'_>) -> Option<(Place, Time)> {
+    let Next::Retry { due } = one.outcome.next else { return None };
+    let Place { delivery, webhook, lane, seq } = &one.lease.place;
+    Some((Place { delivery: *delivery, webhook: *webhook, lane: lane.for_retry(), seq: *seq }, due))
+}
+
+async fn wait_for_retry(tx: &Session, retries: Vec<(Place, Time)>) -> Result<(), Failure> {
+    if retries.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<_> = retries.iter().map(|(place, _)| place.delivery).collect();
+    let created = created(tx, &ids).await?;
+    let wait = |(place, due): (Place, Time)| Wait {
+        created_at: created.get(&place.delivery).copied().unwrap_or(due),
+        place,
+        due,
+        rescued: Rescued::default(),
+    };
+    lanes::insert_waiting(tx, &retries.into_iter().map(wait).collect::<Vec<_>>()).await
 }
 
 /// Puts deliveries that have died on the dead-letter list.
@@ -556,5 +606,5 @@ async fn disable_webhook(tx: &Session, outcome: &Outcome, disable: &Disable) -> 
     }
     webhook.state = WebhookState::Disabled(disable.reason.clone());
     webhook.updated_at = outcome.at;
-    webhooks::store(tx, &found.webhook).await
+    webhooks::store_with_lanes(tx, &found.webhook).await
 }

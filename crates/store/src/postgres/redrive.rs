@@ -12,7 +12,7 @@ use tokio_postgres::Row;
 use super::{
     Postgres, changes,
     convert::{Col, get, get_opt, plain},
-    lanes::{self, Keys, Place, Rescued, Wait},
+    lanes::{self, Keys, LaneLocks, Place, Rescued, Wait},
     nodes, prune,
     session::{Failure, Session, Tx, Values},
     tenancy, undelivered,
@@ -42,13 +42,29 @@ const WHERE_WAITING: &str = "SELECT delivery, webhook, lane FROM waiting WHERE d
 /// Only what waits where it did, since only those lanes are locked.
 const STOP_WAITING: &str = "DELETE FROM waiting w WHERE w.delivery = ANY($1::uuid[])
          AND w.lane = ($2::text[])[array_position($1::uuid[], w.delivery)] COLLATE \"C\" RETURNING w.webhook, w.delivery";
+const WAITING: &str = "SELECT delivery, lane, due, seq, created_at, rescues, deaths FROM waiting
+     WHERE delivery = ANY($1::uuid[]) ORDER BY delivery FOR UPDATE";
+macro_rules! lock_leased {
+    ($how:literal) => {
+        concat!(
+            "SELECT delivery FROM leased WHERE delivery = ANY($2::uuid[]) AND epoch = ANY($1::bigint[])
+     ORDER BY epoch, delivery FOR UPDATE",
+            $how
+        )
+    };
+}
+const LOCK_LEASED: &str = lock_leased!("");
+const LOCK_FREE_LEASED: &str = lock_leased!(" SKIP LOCKED");
 const CALL_OFF: &str =
     "UPDATE leased SET cancel = $3 WHERE delivery = ANY($2::uuid[]) AND epoch = ANY($1::bigint[])
      RETURNING webhook, delivery";
 
 /// The statements whose cost must follow what they change: a test explains their plans.
 #[cfg(feature = "conformance")]
-pub(super) const PLANNED: [(&str, &str); 6] = [
+pub(super) const PLANNED: [(&str, &str); 9] = [
+    ("find and lock what waits", WAITING),
+    ("lock leases of deliveries", LOCK_LEASED),
+    ("lock free leases of deliveries", LOCK_FREE_LEASED),
     ("find deliveries", OLDS),
     ("note later rounds", REDRIVEN),
     ("find what was never sent", NEVER_SENT),
@@ -60,7 +76,7 @@ pub(super) const PLANNED: [(&str, &str); 6] = [
 impl Redrive for Postgres {
     fn retry(&self, tenant: TenantId, delivery: DeliveryId, again: Again, now: Time) -> Answer<'_, Redriven> {
         Box::pin(async move {
-            let redriven = self.write(|tx| retry(tx, &tenant, delivery, &again, now)).await?;
+            let redriven = self.administer(|tx| retry(tx, &tenant, delivery, &again, now)).await?;
             self.shared.hints.work();
             Ok(redriven)
         })
@@ -75,7 +91,7 @@ impl Redrive for Postgres {
         now: Time,
     ) -> Answer<'_, Replayed> {
         Box::pin(async move {
-            let replayed = self.write(|tx| replay(tx, &tenant, event, &rounds, priority, now)).await?;
+            let replayed = self.administer(|tx| replay(tx, &tenant, event, &rounds, priority, now)).await?;
             self.shared.hints.work();
             Ok(replayed)
         })
@@ -89,7 +105,7 @@ impl Redrive for Postgres {
         now: Time,
     ) -> Answer<'_, Cancelled> {
         Box::pin(async move {
-            let cancelled = self.write(|tx| cancel(tx, &tenant, delivery, &reason, now)).await?;
+            let cancelled = self.administer(|tx| cancel(tx, &tenant, delivery, &reason, now)).await?;
             if cancelled == Cancelled::Requested {
                 self.shared.hints.change();
             }
@@ -122,8 +138,7 @@ pub(super) async fn retry_all(
     let mut olds = find_all(tx, tenant, &ids).await?;
     // Held: nothing is forgotten before its new round is there.
     let held = prune::hold_events(tx, tenant, olds.values().map(|old| old.event)).await?;
-    lock_where_they_wait(tx, &olds, deliveries).await?;
-    let (mut retried, mut rounds) = (Vec::with_capacity(ids.len()), Vec::new());
+    let (mut retried, mut rounds, mut pending) = (Vec::with_capacity(ids.len()), Vec::new(), Vec::new());
     for (delivery, again) in deliveries {
         let found = olds.remove(delivery).and_then(|old| Some((held.get(&old.event)?, old)));
         let Some((event, old)) = found else {
@@ -134,7 +149,7 @@ pub(super) async fn retry_all(
             _ if event.erased => Redriven::Erased,
             _ if again.unless_purged && old.is_purged => Redriven::Missing,
             _ if !old.status.is_final() => {
-                make_due(tx, &old, again.priority, now).await?;
+                pending.push((old, again.priority));
                 Redriven::DueNow(*delivery)
             }
             Some(round) => Redriven::AlreadyAs(round),
@@ -148,31 +163,37 @@ pub(super) async fn retry_all(
             }
         });
     }
+    let mut locks = locks_for(&rounds, now);
+    let lanes = find_lanes(tx, &pending, now, &mut locks).await?;
+    let locked = locks.lock(tx).await?;
+    make_due(tx, &pending, &lanes, &locked, now).await?;
     add_rounds(tx, tenant, rounds, now).await?;
     Ok(retried)
 }
 
-/// Locks the lanes that pending deliveries wait in, and those that they are to wait in, all at once and so in order.
-async fn lock_where_they_wait(
+/// Adds the lanes that pending deliveries wait in, and those that they are to wait in, to what is to be locked.
+async fn find_lanes(
     tx: &Session,
-    olds: &BTreeMap<DeliveryId, Old>,
-    deliveries: &[(DeliveryId, &Again)],
-) -> Result<(), Failure> {
-    let pending: Vec<_> = olds.values().filter(|old| !old.status.is_final()).map(|old| Col(old.id)).collect();
+    pending: &[(Old, Option<Priority>)],
+    now: Time,
+    locks: &mut LaneLocks,
+) -> Result<BTreeMap<DeliveryId, Lane>, Failure> {
     if pending.is_empty() {
-        return Ok(());
+        return Ok(BTreeMap::new());
     }
-    let mut keys = Keys::new();
-    for row in tx.query(WHERE_WAITING, &[&pending]).await? {
+    let ids: Vec<_> = pending.iter().map(|(old, _)| Col(old.id)).collect();
+    let mut lanes = BTreeMap::new();
+    for row in tx.query(WHERE_WAITING, &[&ids]).await? {
         let (delivery, webhook): (DeliveryId, WebhookId) = (get(&row, 0)?, get(&row, 1)?);
         let lane: Lane = get(&row, 2)?;
-        let again = deliveries.iter().find(|(id, _)| *id == delivery);
-        if let Some(priority) = again.and_then(|(_, again)| again.priority) {
-            keys.insert((webhook, lane.clone().with_priority(priority).code().into_owned()));
+        let priority = pending.iter().find(|(old, _)| old.id == delivery).and_then(|(_, priority)| *priority);
+        locks.take_from(webhook, lane.code().into_owned());
+        if let Some(priority) = priority {
+            locks.put_into(webhook, &lane.clone().with_priority(priority), now);
         }
-        keys.insert((webhook, lane.code().into_owned()));
+        lanes.insert(delivery, lane);
     }
-    lanes::lock(tx, &keys).await.map(drop)
+    Ok(lanes)
 }
 
 /// Delivers events to webhooks that have had none of them. Gives the deliveries that were made.
@@ -204,6 +225,7 @@ pub(super) async fn send_first(
         })
         .collect();
     let made = rounds.iter().map(|round| round.round.id).collect();
+    locks_for(&rounds, now).lock(tx).await?;
     add_rounds(tx, tenant, rounds, now).await?;
     Ok(made)
 }
@@ -233,6 +255,7 @@ async fn replay(
         }
         made.push(Round { event, round: round.clone(), priority, last });
     }
+    locks_for(&made, now).lock(&tx).await?;
     add_rounds(&tx, tenant, made, now).await?;
     Ok(Replayed::Done(rounds.iter().map(|round| round.id).collect()))
 }
@@ -256,25 +279,32 @@ pub(super) async fn cancel_all(
     reason: &str,
     now: Time,
 ) -> Result<Vec<(WebhookId, DeliveryId, Cancelled)>, Failure> {
-    let (mut told, mut left) = (Vec::new(), deliveries.to_vec());
-    for _ in 0..3 {
-        let olds = find_all(tx, tenant, &left).await?;
-        let (over, open): (Vec<_>, Vec<_>) = olds.into_values().partition(|old| old.status.is_final());
-        told.extend(over.into_iter().map(|old| (old.webhook, old.id, Cancelled::Over(old.status))));
-        left = open.iter().map(|old| old.id).collect();
-        for (webhook, delivery) in cancel_waiting(tx, &left, reason, now).await? {
-            left.retain(|id| *id != delivery);
-            told.push((webhook, delivery, Cancelled::Done));
-        }
-        for (webhook, delivery) in cancel_leased(tx, &left, reason).await? {
-            left.retain(|id| *id != delivery);
-            told.push((webhook, delivery, Cancelled::Requested));
-        }
-        // What is left has moved between the two looks.
-        if left.is_empty() {
-            return Ok(told);
-        }
+    let mut told = Vec::new();
+    let olds = find_all(tx, tenant, deliveries).await?;
+    let (over, open): (Vec<_>, Vec<_>) = olds.into_values().partition(|old| old.status.is_final());
+    told.extend(over.into_iter().map(|old| (old.webhook, old.id, Cancelled::Over(old.status))));
+    let mut left: Vec<_> = open.iter().map(|old| old.id).collect();
+    for (webhook, delivery) in cancel_leased(tx, &left, reason, true).await? {
+        left.retain(|id| *id != delivery);
+        told.push((webhook, delivery, Cancelled::Requested));
     }
+    for (webhook, delivery) in cancel_waiting(tx, &left, reason, now).await? {
+        left.retain(|id| *id != delivery);
+        told.push((webhook, delivery, Cancelled::Done));
+    }
+    // What is left was claimed between the two looks, or has ended.
+    for (webhook, delivery) in cancel_leased(tx, &left, reason, false).await? {
+        left.retain(|id| *id != delivery);
+        told.push((webhook, delivery, Cancelled::Requested));
+    }
+    for old in find_all(tx, tenant, &left).await?.into_values().filter(|old| old.status.is_final()) {
+        left.retain(|id| *id != old.id);
+        told.push((old.webhook, old.id, Cancelled::Over(old.status)));
+    }
+    if left.is_empty() {
+        return Ok(told);
+    }
+    // It has moved once more. Lanes are locked once: everything is released and done again.
     Err(Failure::Passing)
 }
 
@@ -285,36 +315,43 @@ async fn cancel_waiting(
     now: Time,
 ) -> Result<Vec<(WebhookId, DeliveryId)>, Failure> {
     let ids: Vec<_> = deliveries.iter().map(|delivery| Col(*delivery)).collect();
-    let places = tx.query(WHERE_WAITING, &[&ids]).await?;
+    let mut places: Vec<(DeliveryId, (WebhookId, String))> = Vec::new();
+    for row in tx.query(WHERE_WAITING, &[&ids]).await? {
+        places.push((get(&row, 0)?, (get(&row, 1)?, plain(&row, 2)?)));
+    }
     if places.is_empty() {
         return Ok(Vec::new());
     }
-    let keys: Keys =
-        places.iter().map(|row| Ok((get(row, 1)?, plain(row, 2)?))).collect::<Result<_, Failure>>()?;
-    lanes::lock(tx, &keys).await?;
-    let at: Vec<Col<DeliveryId>> =
-        places.iter().map(|row| get(row, 0).map(Col)).collect::<Result<_, Failure>>()?;
-    let lanes: Vec<&str> = places.iter().map(|row| plain(row, 2)).collect::<Result<_, Failure>>()?;
+    let locked = lanes::lock(tx, &places.iter().map(|(_, key)| key.clone()).collect()).await?;
+    places.retain(|(_, key)| locked.contains(key));
+    let at: Vec<_> = places.iter().map(|(delivery, _)| Col(*delivery)).collect();
+    let lanes: Vec<_> = places.iter().map(|(_, (_, lane))| lane.as_str()).collect();
     let gone = tx.query(STOP_WAITING, &[&at, &lanes]).await?;
     let gone =
         gone.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?))).collect::<Result<Vec<_>, Failure>>()?;
     let ended: Vec<_> = gone.iter().map(|(_, delivery)| *delivery).collect();
     end_cancelled(tx, &ended, reason, now).await?;
     // Whatever waited behind them may be due long before they were.
-    lanes::look_again(tx, &keys).await?;
+    lanes::set_by_first(tx, &locked).await?;
     Ok(gone)
 }
 
+/// Notes on leases that their deliveries are to be cancelled. Leases are locked before lanes: once lanes are locked,
+/// a lease that another transaction has is left alone.
 async fn cancel_leased(
     tx: &Session,
     deliveries: &[DeliveryId],
     reason: &str,
+    wait: bool,
 ) -> Result<Vec<(WebhookId, DeliveryId)>, Failure> {
     if deliveries.is_empty() {
         return Ok(Vec::new());
     }
     let ids: Vec<_> = deliveries.iter().map(|delivery| Col(*delivery)).collect();
     let owners = nodes::leasing(tx).await?;
+    let lock = if wait { LOCK_LEASED } else { LOCK_FREE_LEASED };
+    let rows = tx.query(lock, &[&owners, &ids]).await?;
+    let ids = rows.iter().map(|row| get(row, 0).map(Col)).collect::<Result<Vec<Col<DeliveryId>>, _>>()?;
     let noted = tx.query(CALL_OFF, &[&owners, &ids, &reason.as_bytes()]).await?;
     let noted =
         noted.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?))).collect::<Result<Vec<_>, Failure>>()?;
@@ -322,15 +359,6 @@ async fn cancel_leased(
         changes::tell(tx, &Change::Cancel(*webhook, *delivery)).await?;
     }
     Ok(noted)
-}
-
-/// Locks the lane that a delivery waits in, if it does.
-async fn lock_where_it_waits(tx: &Session, old: &Old) -> Result<Option<String>, Failure> {
-    let waits = "SELECT lane FROM waiting WHERE delivery = $1";
-    let Some(row) = tx.query_opt(waits, &[&Col(old.id)]).await? else { return Ok(None) };
-    let lane: String = plain(&row, 0)?;
-    lanes::lock(tx, &Keys::from([(old.webhook, lane.clone())])).await?;
-    Ok(Some(lane))
 }
 
 /// Ends deliveries that are neither waiting nor leased any more.
@@ -394,25 +422,49 @@ async fn last_round(tx: &Session, event: EventId, webhook: WebhookId) -> Result<
     one(tx, last, &[&Col(event), &Col(webhook)]).await
 }
 
-/// Makes what waits due now, in the lane of its priority. What a node has is on its way already.
-async fn make_due(tx: &Session, old: &Old, priority: Option<Priority>, now: Time) -> Result<(), Failure> {
-    let Some(code) = lock_where_it_waits(tx, old).await? else { return Ok(()) };
-    let waits = "SELECT lane, due FROM waiting WHERE delivery = $1 FOR UPDATE";
-    // It may have been claimed before its lane was locked, or taken by its ticket.
-    let Some(row) = tx.query_opt(waits, &[&Col(old.id)]).await? else { return Ok(()) };
-    let (lane, due) = (get::<Lane>(&row, 0)?, get::<Time>(&row, 1)?);
-    let due = due.min(now);
-    let new_lane = priority.map_or_else(|| lane.clone(), |priority| lane.with_priority(priority));
-    let taken = "DELETE FROM waiting WHERE delivery = $1 RETURNING seq, created_at, rescues, deaths";
-    let row = tx.query_one(taken, &[&Col(old.id)]).await?;
-    let place = Place { delivery: old.id, webhook: old.webhook, lane: new_lane, seq: plain(&row, 0)? };
-    let rescued = Rescued { rescues: plain(&row, 2)?, deaths: plain(&row, 3)? };
-    lanes::wait(tx, &[Wait { place, due, created_at: get(&row, 1)?, rescued }]).await?;
-    if let Some(priority) = priority {
-        let change = "UPDATE deliveries SET priority = $2 WHERE id = $1";
-        tx.execute(change, &[&Col(old.id), &Col(priority)]).await?;
+/// Makes what waits due now, in the lane of its priority. What a node has is on its way already. `lanes` are those that
+/// deliveries waited in before any were locked.
+async fn make_due(
+    tx: &Session,
+    pending: &[(Old, Option<Priority>)],
+    lanes: &BTreeMap<DeliveryId, Lane>,
+    locked: &Keys,
+    now: Time,
+) -> Result<(), Failure> {
+    if pending.is_empty() {
+        return Ok(());
     }
-    lanes::look_again(tx, &Keys::from([(old.webhook, code)])).await
+    let ids: Vec<_> = pending.iter().map(|(old, _)| Col(old.id)).collect();
+    let (mut waits, mut taken, mut changed) = (Vec::new(), Vec::new(), Keys::new());
+    for row in tx.query(WAITING, &[&ids]).await? {
+        let (id, lane): (DeliveryId, Lane) = (get(&row, 0)?, get(&row, 1)?);
+        let Some((old, priority)) = pending.iter().find(|(old, _)| old.id == id) else { continue };
+        let key = (old.webhook, lane.code().into_owned());
+        if lanes.get(&id) != Some(&lane) || !locked.contains(&key) {
+            // It waits elsewhere since the lanes were locked.
+            return Err(Failure::Passing);
+        }
+        changed.insert(key);
+        let new_lane = priority.map_or_else(|| lane.clone(), |priority| lane.with_priority(priority));
+        let place = Place { delivery: id, webhook: old.webhook, lane: new_lane, seq: plain(&row, 3)? };
+        let rescued = Rescued { rescues: plain(&row, 5)?, deaths: plain(&row, 6)? };
+        let due = get::<Time>(&row, 2)?.min(now);
+        waits.push(Wait { place, due, created_at: get(&row, 4)?, rescued });
+        taken.push(Col(id));
+    }
+    tx.execute("DELETE FROM waiting WHERE delivery = ANY($1::uuid[])", &[&taken]).await?;
+    lanes::insert_waiting(tx, &waits).await?;
+    for priority in Priority::ALL {
+        let of = |wait: &&Wait| {
+            pending.iter().any(|(old, new)| old.id == wait.place.delivery && *new == Some(priority))
+        };
+        let ids: Vec<_> = waits.iter().filter(of).map(|wait| Col(wait.place.delivery)).collect();
+        if !ids.is_empty() {
+            let change = "UPDATE deliveries SET priority = $2 WHERE id = ANY($1::uuid[])";
+            tx.execute(change, &[&ids, &Col(priority)]).await?;
+        }
+    }
+    lanes::set_by_first(tx, &changed).await
 }
 
 /// A round to be made, and the one before it.
@@ -423,6 +475,16 @@ struct Round {
     last: Option<Old>,
 }
 
+/// The lanes that rounds are put into.
+fn locks_for(rounds: &[Round], now: Time) -> LaneLocks {
+    let mut locks = LaneLocks::default();
+    for one in rounds {
+        locks.put_into(one.round.webhook, &one.round.lane.clone().with_priority(one.priority), now);
+    }
+    locks
+}
+
+/// Makes rounds. Their lanes must be locked.
 async fn add_rounds(tx: &Session, tenant: &TenantId, rounds: Vec<Round>, now: Time) -> Result<(), Failure> {
     if rounds.is_empty() {
         return Ok(());
@@ -465,5 +527,5 @@ async fn add_rounds(tx: &Session, tenant: &TenantId, rounds: Vec<Round>, now: Ti
             Wait { place, due: now, created_at: now, rescued: Rescued::default() }
         })
         .collect();
-    lanes::wait(tx, &waits).await
+    lanes::insert_waiting(tx, &waits).await
 }

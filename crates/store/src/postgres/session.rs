@@ -9,13 +9,18 @@ use std::{
     time::Duration,
 };
 
-use deadpool_postgres::{Object, Pool};
+use deadpool_postgres::{Object, Pool, PoolError, TimeoutType};
 use tokio_postgres::{Row, error::SqlState, types::ToSql};
 
 use crate::{batch::CommitError, error::StoreError};
 
 /// How often a change is tried that others keep getting in the way of.
 pub(super) const TRIES: usize = 5;
+
+/// Lines of one part of an error that are logged.
+const MAX_DETAIL_LINES: usize = 2;
+/// Half of the delay before the first retry; it doubles with each.
+const RETRY_DELAY: Duration = Duration::from_millis(2);
 
 /// Values for a statement.
 pub(super) type Values<'a> = &'a [&'a (dyn ToSql + Sync)];
@@ -27,6 +32,10 @@ pub(super) enum Failure {
     Database(tokio_postgres::Error),
     /// There is no connection.
     NoConnection(String),
+    /// Every connection of the pool was in use for as long as the caller may wait for one.
+    PoolExhausted,
+    /// The connection closed before the commit was sent, so the transaction was rolled back.
+    Interrupted(tokio_postgres::Error),
     /// No answer in time.
     TimedOut,
     /// Others were in the way.
@@ -50,14 +59,23 @@ impl From<serde_json::Error> for Failure {
 impl Failure {
     fn state(&self) -> Option<&SqlState> {
         match self {
-            Self::Database(error) => error.code(),
+            Self::Database(error) | Self::Interrupted(error) => error.code(),
             _ => None,
         }
     }
 
-    /// Others were in the way: the same change may work now.
+    /// A failure of a transaction whose commit was not sent. A connection that closed has rolled it back. This also
+    /// happens to a node that stood still for too long inside the transaction: the server ends such sessions.
+    fn before_commit(self) -> Self {
+        match self {
+            Self::Database(error) if is_disconnection(&error) => Self::Interrupted(error),
+            failure => failure,
+        }
+    }
+
+    /// Others were in the way, or the connection closed before the commit: the same change may work now.
     pub(super) fn is_passing(&self) -> bool {
-        matches!(self, Self::Passing)
+        matches!(self, Self::Passing | Self::Interrupted(_))
             || matches!(self.state(), Some(state) if *state == SqlState::T_R_DEADLOCK_DETECTED
                 || *state == SqlState::T_R_SERIALIZATION_FAILURE)
     }
@@ -67,9 +85,24 @@ impl Failure {
         self.state() == Some(&SqlState::UNIQUE_VIOLATION)
     }
 
+    /// The server does not offer what was asked for, or not to this role.
+    pub(super) fn is_refusal(&self) -> bool {
+        self.state().is_some_and(|state| is_of(state, &["0A", "42", "55"]))
+    }
+
+    /// The server takes no writes any more: it was demoted to a standby.
+    fn is_read_only(&self) -> bool {
+        self.state() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION)
+    }
+
     /// A lock was not to be had in the time that was set for it.
     pub(super) fn is_lock_timeout(&self) -> bool {
         self.state() == Some(&SqlState::LOCK_NOT_AVAILABLE)
+    }
+
+    /// A publish found a key or a tenant changed since it had read them, and was rolled back: see `publish_statement`.
+    pub(super) fn is_stale_read(&self) -> bool {
+        self.state() == Some(&SqlState::DIVISION_BY_ZERO)
     }
 
     /// Whether it is unknown what became of a commit: the connection is gone, or the server was stopped.
@@ -77,9 +110,13 @@ impl Failure {
         match self {
             Self::TimedOut => true,
             Self::Database(error) => {
-                error.code().is_none_or(|state| !is_of(state, &["22", "23", "54", "40"]))
+                error.code().is_none_or(|state| !is_of(state, &["22", "23", "54", "40", "55"]))
             }
-            Self::NoConnection(_) | Self::Bad(_) | Self::Passing => false,
+            Self::NoConnection(_)
+            | Self::PoolExhausted
+            | Self::Interrupted(_)
+            | Self::Bad(_)
+            | Self::Passing => false,
         }
     }
 
@@ -90,12 +127,20 @@ impl Failure {
             // Without a code it is the driver that could not convert a value, or the connection that is gone.
             Self::Database(error) => match error.code() {
                 Some(state) => is_of(state, &["22", "23", "54"]),
-                None => {
-                    !error.is_closed()
-                        && std::error::Error::source(error).is_some_and(|cause| !cause.is::<std::io::Error>())
-                }
+                None => !is_disconnection(error) && std::error::Error::source(error).is_some(),
             },
             _ => false,
+        }
+    }
+}
+
+/// Whether the connection is closed, by the network or because its transaction was idle for too long.
+fn is_disconnection(error: &tokio_postgres::Error) -> bool {
+    match error.code() {
+        Some(state) => *state == SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT,
+        None => {
+            error.is_closed()
+                || std::error::Error::source(error).is_some_and(|cause| cause.is::<std::io::Error>())
         }
     }
 }
@@ -107,11 +152,14 @@ fn is_of(state: &SqlState, classes: &[&str]) -> bool {
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Database(error) => match error.code() {
-                Some(state) => write!(f, "PostgreSQL said: {} ({})", said(error), state.code()),
+            Self::Database(error) | Self::Interrupted(error) => match error.code() {
+                Some(state) => {
+                    write!(f, "PostgreSQL said: {} ({}){}", said(error), state.code(), more(error))
+                }
                 None => f.write_str(&said(error)),
             },
             Self::NoConnection(reason) => f.write_str(reason),
+            Self::PoolExhausted => f.write_str("all connections to PostgreSQL are in use"),
             Self::TimedOut => f.write_str("PostgreSQL does not answer"),
             Self::Passing => f.write_str("others keep getting in the way"),
             Self::Bad(reason) => f.write_str(reason),
@@ -123,6 +171,10 @@ impl From<Failure> for StoreError {
     fn from(failure: Failure) -> Self {
         if failure.state() == Some(&SqlState::QUERY_CANCELED) {
             return Self::TooSlow;
+        }
+        if failure.is_lock_timeout() {
+            let reason = "another transaction has locked what is to be changed; send the request again later";
+            return Self::Busy(reason.into());
         }
         match failure.is_the_items() {
             true => Self::Refused(failure.to_string()),
@@ -288,7 +340,7 @@ impl Sessions {
     }
 
     pub(super) async fn get(&self) -> Result<Tx, Failure> {
-        let client = self.pool.get().await.map_err(|error| Failure::NoConnection(no_connection(&error)))?;
+        let client = self.pool.get().await.map_err(|error| no_connection(&error))?;
         Ok(Arc::new(Session {
             client: Some(client),
             busy: AtomicBool::new(false),
@@ -297,7 +349,7 @@ impl Sessions {
         }))
     }
 
-    /// Makes a change in one transaction, again if others got in the way.
+    /// Makes a change in one transaction, again if others got in the way or the connection closed before the commit.
     pub(super) async fn write<T, F, C>(&self, change: F) -> Result<T, Failure>
     where
         F: Fn(Tx) -> C,
@@ -305,8 +357,8 @@ impl Sessions {
     {
         let change = &change;
         self.transact(|tx| async move {
-            tx.begin().await?;
-            let result = change(tx.clone()).await?;
+            tx.begin().await.map_err(Failure::before_commit)?;
+            let result = change(tx.clone()).await.map_err(Failure::before_commit)?;
             tx.commit().await?;
             Ok(result)
         })
@@ -329,9 +381,23 @@ impl Sessions {
                 Err(Failure::TimedOut) => return Err(Failure::TimedOut),
                 Err(failure) => {
                     tx.roll_back().await;
+                    if failure.is_read_only() {
+                        // The next connection is made to a server that takes writes.
+                        tx.set_busy(true);
+                    }
                     if !failure.is_passing() || tries >= TRIES {
                         return Err(failure);
                     }
+                    drop(tx);
+                    match failure {
+                        // Expected where transactions meet; see `docs/adr/0044-one-lock-order.md`.
+                        Failure::Passing => tracing::debug!(tries, "a transaction is repeated"),
+                        _ => {
+                            tracing::warn!(error = %failure, tries, "a transaction was rolled back and is repeated")
+                        }
+                    }
+                    // The transaction that was in the way needs time to commit.
+                    tokio::time::sleep(RETRY_DELAY * (1 << tries)).await;
                 }
             }
         }
@@ -354,16 +420,30 @@ impl Sessions {
     }
 }
 
-fn no_connection(error: &deadpool_postgres::PoolError) -> String {
-    match error {
-        deadpool_postgres::PoolError::Timeout(_) => {
-            "PostgreSQL does not answer, or all connections are in use".into()
-        }
-        deadpool_postgres::PoolError::Backend(error) => {
-            format!("no connection to PostgreSQL: {}", said(error))
-        }
+fn no_connection(error: &PoolError) -> Failure {
+    Failure::NoConnection(match error {
+        PoolError::Timeout(TimeoutType::Wait) => return Failure::PoolExhausted,
+        PoolError::Timeout(_) => "PostgreSQL does not answer".into(),
+        PoolError::Backend(error) => format!("no connection to PostgreSQL: {}", said(error)),
         other => format!("no connection to PostgreSQL: {other}"),
-    }
+    })
+}
+
+/// What else the server said about an error, for the log: detail, hint and context. Details of most errors quote values of
+/// rows; only those of classes that never do are kept.
+fn more(error: &tokio_postgres::Error) -> String {
+    let Some(said) = error.as_db_error() else { return String::new() };
+    // Rolled back (deadlocks), resources, operator, system and internal errors.
+    let quotes_no_rows = is_of(said.code(), &["40", "53", "57", "58", "XX"]);
+    let parts = [
+        said.detail().filter(|_| quotes_no_rows),
+        said.hint(),
+        said.where_().filter(|_| quotes_no_rows),
+        said.constraint(),
+    ];
+    // The detail of a deadlock ends with whole statements; one line says which locks were waited for.
+    let lines = parts.into_iter().flatten().flat_map(|part| part.lines().take(MAX_DETAIL_LINES));
+    lines.map(|line| format!("; {}", line.trim())).collect()
 }
 
 /// What an error says, with its cause.

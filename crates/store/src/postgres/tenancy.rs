@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use redrive_core::{KeyId, TenantId, Time};
+use redrive_core::{KeyId, TenantId, Time, WebhookId};
 use tokio_postgres::Row;
 
 use super::{
@@ -26,12 +26,12 @@ macro_rules! keys {
 
 impl Tenancy for Postgres {
     fn create_tenant(&self, tenant: Tenant) -> Answer<'_, bool> {
-        Box::pin(async move { self.write(|tx| create_tenant(tx, &tenant)).await })
+        Box::pin(async move { self.administer(|tx| create_tenant(tx, &tenant)).await })
     }
 
     fn change_tenant(&self, tenant: Tenant) -> Answer<'_, bool> {
         Box::pin(async move {
-            let changed = self.write(|tx| change_tenant(tx, &tenant)).await?;
+            let changed = self.administer(|tx| change_tenant(tx, &tenant)).await?;
             self.shared.hints.change();
             Ok(changed)
         })
@@ -39,7 +39,7 @@ impl Tenancy for Postgres {
 
     fn delete_tenant(&self, id: TenantId, now: Time) -> Answer<'_, bool> {
         Box::pin(async move {
-            let deleted = self.write(|tx| delete_tenant(tx, &id, now)).await?;
+            let deleted = self.administer(|tx| delete_tenant(tx, &id, now)).await?;
             self.shared.hints.change();
             Ok(deleted)
         })
@@ -60,12 +60,12 @@ impl Tenancy for Postgres {
     }
 
     fn list_tenants(&self, page: PageRequest<TenantId>) -> Answer<'_, Vec<Tenant>> {
-        Box::pin(async move { self.read(|session| list_tenants(session, &page)).await })
+        Box::pin(async move { self.read_for_user(|session| list_tenants(session, &page)).await })
     }
 
     fn create_key(&self, key: ApiKey) -> Answer<'_, bool> {
         Box::pin(async move {
-            let created = self.write(|tx| create_key(tx, &key)).await?;
+            let created = self.administer(|tx| create_key(tx, &key)).await?;
             self.shared.hints.change();
             Ok(created)
         })
@@ -81,12 +81,12 @@ impl Tenancy for Postgres {
     }
 
     fn list_keys(&self, tenant: Option<TenantId>, page: PageRequest<KeyId>) -> Answer<'_, Vec<ApiKey>> {
-        Box::pin(async move { self.read(|session| list_keys(session, tenant.as_ref(), page)).await })
+        Box::pin(async move { self.read_for_user(|session| list_keys(session, tenant.as_ref(), page)).await })
     }
 
     fn revoke_key(&self, tenant: Option<TenantId>, id: KeyId, now: Time) -> Answer<'_, bool> {
         Box::pin(async move {
-            let revoked = self.write(|tx| revoke_key(tx, tenant.as_ref(), id, now)).await?;
+            let revoked = self.administer(|tx| revoke_key(tx, tenant.as_ref(), id, now)).await?;
             self.shared.hints.change();
             Ok(revoked)
         })
@@ -151,18 +151,17 @@ async fn change_tenant(tx: Tx, tenant: &Tenant) -> Result<bool, Failure> {
             &[&tenant.id.as_str(), &tenant.name, &to_json(&tenant.rules)?, &pool],
         )
         .await?;
-    // In the order in which everybody locks lanes.
-    let lock =
-        "SELECT 1 FROM webhooks w JOIN lanes l ON l.webhook = w.id WHERE w.tenant = $1 AND l.pool <> $2
-                ORDER BY l.webhook, l.lane FOR UPDATE OF l";
-    tx.query(lock, &[&tenant.id.as_str(), &pool]).await?;
-    // Whoever holds them may not be of that pool.
-    tx.execute(
-        "UPDATE lanes l SET pool = $2, held_by = NULL FROM webhooks w
-         WHERE w.tenant = $1 AND l.webhook = w.id AND l.pool <> $2",
-        &[&tenant.id.as_str(), &pool],
-    )
-    .await?;
+    // In the order in which all transactions lock lanes.
+    let lock = "SELECT l.webhook, l.lane FROM webhooks w JOIN lanes l ON l.webhook = w.id
+         WHERE w.tenant = $1 AND l.pool <> $2 ORDER BY l.webhook, l.lane FOR NO KEY UPDATE OF l";
+    let rows = tx.query(lock, &[&tenant.id.as_str(), &pool]).await?;
+    let webhooks = rows.iter().map(|row| get(row, 0).map(Col)).collect::<Result<Vec<Col<WebhookId>>, _>>()?;
+    let lanes = rows.iter().map(|row| plain(row, 1)).collect::<Result<Vec<String>, _>>()?;
+    // The node that holds a lane may not serve the new pool.
+    let move_lanes = "UPDATE lanes l SET pool = $3, held_by = NULL
+         FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane)
+         WHERE l.webhook = k.webhook AND l.lane = k.lane COLLATE \"C\"";
+    tx.execute(move_lanes, &[&webhooks, &lanes, &pool]).await?;
     changes::tell(&tx, &Change::Tenant(tenant.id.clone())).await?;
     Ok(changed == 1)
 }

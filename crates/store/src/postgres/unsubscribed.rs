@@ -13,7 +13,7 @@ use crate::{Answer, PageRequest, Unsubscribed, UnsubscribedCursor, Unsubscribing
 
 impl Unsubscribing for Postgres {
     fn unsubscribe(&self, tenant: TenantId, address: String, kind: Kind, now: Time) -> Answer<'_, bool> {
-        Box::pin(async move { self.write(|tx| unsubscribe(tx, &tenant, &address, kind, now)).await })
+        Box::pin(async move { self.administer(|tx| unsubscribe(tx, &tenant, &address, kind, now)).await })
     }
 
     fn resubscribe(&self, tenant: TenantId, address: String, kind: Option<Kind>) -> Answer<'_, usize> {
@@ -23,7 +23,7 @@ impl Unsubscribing for Postgres {
             let (tenant, address, kind) = (&tenant, &address, kind.map(Kind::name));
             let values = &(tenant.as_str(), address.as_str(), kind);
             let write = |tx: Tx| async move { tx.execute(delete, &[&values.0, &values.1, &values.2]).await };
-            Ok(self.write(write).await? as usize)
+            Ok(self.administer(write).await? as usize)
         })
     }
 
@@ -45,7 +45,7 @@ impl Unsubscribing for Postgres {
         tenant: TenantId,
         page: PageRequest<UnsubscribedCursor>,
     ) -> Answer<'_, Vec<Unsubscribed>> {
-        Box::pin(async move { self.read(|session| list(session, &tenant, &page)).await })
+        Box::pin(async move { self.read_for_user(|session| list(session, &tenant, &page)).await })
     }
 }
 

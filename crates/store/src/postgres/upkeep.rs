@@ -4,12 +4,14 @@ use std::{collections::BTreeMap, sync::atomic::Ordering::Relaxed, time::Duration
 
 use redrive_core::{
     Time,
+    durability::Durability,
     lane::{Lane, Priority},
 };
 
 use super::{
     Postgres,
     convert::{Col, get, get_opt, plain},
+    durability,
     session::{Failure, Tx},
 };
 use crate::{
@@ -50,13 +52,31 @@ impl Upkeep for Postgres {
         // Not a replica, and not about to stop: one that can be written. Whether its disk is full shows when
         // something is written.
         Box::pin(async move {
+            self.writer.check()?;
+            self.shared.publish_watch.check()?;
             let writable =
                 "SELECT NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off'";
-            let row = self.read(|session| async move { session.query_one(writable, &[]).await }).await?;
-            match row.try_get(0) {
-                Ok(true) => Ok(()),
-                _ => Err(StoreError::Unavailable("PostgreSQL takes no writes: it is a replica".into())),
+            let (row, durability) = self
+                .read(|session| async move {
+                    let row = session.query_one(writable, &[]).await?;
+                    Ok((row, durability::read(&session).await?))
+                })
+                .await?;
+            if !matches!(row.try_get(0), Ok(true)) {
+                return Err(StoreError::Unavailable("PostgreSQL takes no writes: it is a replica".into()));
             }
+            // A server can change these settings while it runs.
+            match durability.risk() {
+                Some(risk) if !self.shared.allow_unsafe_durability => Err(StoreError::Unavailable(risk)),
+                _ => Ok(()),
+            }
+        })
+    }
+
+    fn durability(&self) -> Answer<'_, Option<Durability>> {
+        Box::pin(async move {
+            let read = self.read(|session| async move { durability::read(&session).await });
+            read.await.map(Some)
         })
     }
 
@@ -76,7 +96,7 @@ impl Upkeep for Postgres {
     fn vitals(&self) -> Answer<'_, Vitals> {
         Box::pin(async move {
             let counts = &self.shared.counts;
-            let vitals = self.read(|session| async move { vitals(session).await }).await?;
+            let vitals = self.read_for_user(|session| async move { vitals(session).await }).await?;
             Ok(Vitals {
                 commits: counts.commits.load(Relaxed),
                 statements: counts.statements.load(Relaxed),
@@ -91,7 +111,9 @@ impl Upkeep for Postgres {
              (SELECT 1 FROM dead WHERE dead.tenant = tenants.id LIMIT 1 OFFSET $1)";
         Box::pin(async move {
             let dead = dead as i64;
-            let row = self.read(|session| async move { session.query_one(crowded, &[&dead]).await }).await?;
+            let row = self
+                .read_for_user(|session| async move { session.query_one(crowded, &[&dead]).await })
+                .await?;
             let count: i64 = row.try_get(0).map_err(|error| StoreError::Refused(error.to_string()))?;
             Ok(count.unsigned_abs())
         })

@@ -1,5 +1,7 @@
 //! Webhooks, the version that fan-out is checked against, and sweeping up after one that has ended.
 
+use std::collections::HashMap;
+
 use redrive_core::{
     TenantId, Time, WebhookId,
     notice::Cause,
@@ -33,9 +35,15 @@ macro_rules! webhooks {
     };
 }
 
+/// What waits in lanes that are locked, up to $2.
 const SWEEP: &str = "DELETE FROM waiting WHERE delivery = ANY(ARRAY(
-         SELECT delivery FROM waiting WHERE webhook = $1 ORDER BY lane, place, seq LIMIT $2 FOR UPDATE))
+         SELECT w.delivery FROM unnest($3::text[]) AS k(lane) CROSS JOIN LATERAL (
+             SELECT w.delivery FROM waiting w WHERE w.webhook = $1 AND w.lane = k.lane COLLATE \"C\"
+             ORDER BY w.place, w.seq LIMIT $2) w LIMIT $2))
      RETURNING delivery, lane";
+const IS_AWAITED: &str = "SELECT 1 FROM waiting WHERE webhook = $1 LIMIT 1";
+/// Webhooks are locked after tenants and before what blocks them.
+const LOCK: &str = "SELECT id FROM webhooks WHERE id = ANY($1::uuid[]) ORDER BY id FOR NO KEY UPDATE";
 
 impl Webhooks for Postgres {
     fn create_webhook(&self, webhook: Webhook) -> Answer<'_, Changed> {
@@ -55,7 +63,7 @@ impl Webhooks for Postgres {
     fn change_webhook(&self, webhook: Webhook, revision: i64, cause: Option<Cause>) -> Answer<'_, Changed> {
         Box::pin(async move {
             let webhook = self.shared.seals.seal(webhook)?;
-            let changed = self.write(|tx| change(tx, &webhook, revision, cause.as_ref())).await?;
+            let changed = self.administer(|tx| change(tx, &webhook, revision, cause.as_ref())).await?;
             self.shared.hints.change();
             Ok(changed)
         })
@@ -87,7 +95,7 @@ impl Webhooks for Postgres {
 
     fn list_webhooks(&self, tenant: TenantId, page: PageRequest<WebhookId>) -> Answer<'_, Vec<Webhook>> {
         Box::pin(async move {
-            let found = self.read(|session| list(session, &tenant, page)).await?;
+            let found = self.read_for_user(|session| list(session, &tenant, page)).await?;
             self.shared.seals.open_all(found)
         })
     }
@@ -162,6 +170,7 @@ async fn change(tx: Tx, sealed: &Sealed, revision: i64, cause: Option<&Cause>) -
     let webhook = &sealed.webhook;
     // The tenant's row first, as whoever publishes: nobody changes the webhook meanwhile.
     tenancy::lock(&tx, &webhook.tenant).await?;
+    lock(&tx, [webhook.id]).await?;
     let Some(now) = find(&tx, &webhook.tenant, webhook.id).await? else { return Ok(Changed::Missing) };
     if now.revision != revision {
         return Ok(Changed::Stale);
@@ -211,23 +220,43 @@ async fn sweep(tx: Tx, webhook: WebhookId, reason: &str, now: Time, limit: usize
     if !tx.exists(wanted, &[&Col(webhook)]).await? {
         return Ok(Step { moved: 0, finished: true });
     }
-    gates::lock(&tx, webhook).await?;
-    lanes::lock_all(&tx, webhook).await?;
+    // An exclusive lock, since the webhook may be deleted: a shared lock could not be strengthened later without a deadlock.
+    gates::lock_to_change(&tx, webhook).await?;
+    let locked = lanes::lock_all(&tx, webhook).await?;
+    let lanes: Vec<_> = locked.iter().map(|(_, lane)| lane.as_str()).collect();
     let mut keys = Keys::new();
     let mut swept = Vec::new();
-    for row in tx.query(SWEEP, &[&Col(webhook), &(limit as i64)]).await? {
+    for row in tx.query(SWEEP, &[&Col(webhook), &(limit as i64), &lanes]).await? {
         swept.push(get(&row, 0)?);
         keys.insert((webhook, plain(&row, 1)?));
     }
     redrive::end_cancelled(&tx, &swept, reason, now).await?;
     // At once and not at the end: should it be enabled again, the next of an order is now the first.
-    lanes::look_again(&tx, &keys).await?;
-    let finished = swept.len() < limit;
+    lanes::set_by_first(&tx, &keys).await?;
+    // A lane that came after the others were locked is left to the next step.
+    let finished = swept.len() < limit && !tx.exists(IS_AWAITED, &[&Col(webhook)]).await?;
     if finished {
         tx.execute("UPDATE webhooks SET sweeping = false WHERE id = $1", &[&Col(webhook)]).await?;
         gates::forget(&tx, webhook).await?;
     }
     Ok(Step { moved: swept.len(), finished })
+}
+
+/// Locks the webhooks until the end of the transaction.
+pub(super) async fn lock(tx: &Session, webhooks: impl IntoIterator<Item = WebhookId>) -> Result<(), Failure> {
+    let webhooks: Vec<_> = webhooks.into_iter().map(Col).collect();
+    tx.query(LOCK, &[&webhooks]).await?;
+    Ok(())
+}
+
+/// The stored webhooks with these ids, including deleted ones, without their secrets.
+pub(super) async fn by_ids(
+    session: &Session,
+    ids: impl IntoIterator<Item = WebhookId>,
+) -> Result<HashMap<WebhookId, Webhook>, Failure> {
+    let ids: Vec<_> = ids.into_iter().map(Col).collect();
+    let rows = session.query(webhooks!("WHERE id = ANY($1::uuid[])"), &[&ids]).await?;
+    rows.iter().map(|row| read_webhook(row).map(|found| (found.webhook.id, found.webhook))).collect()
 }
 
 /// One webhook that is not deleted.
@@ -241,8 +270,25 @@ pub(super) async fn find(
     Ok(Some(SealedVersion { webhook: read_webhook(&row)?, revision: plain(&row, 2)? }))
 }
 
-/// Writes a webhook under the tenant's next version. None: there is no such tenant.
+/// Writes a webhook under the tenant's next version. None: there is no such tenant. One that is there must be locked.
 pub(super) async fn store(tx: &Session, sealed: &Sealed) -> Result<Option<i64>, Failure> {
+    let version = store_unpaused(tx, sealed).await?;
+    if version.is_some() && gates::pause(tx, &sealed.webhook).await? {
+        lanes::settle_all(tx, sealed.webhook.id).await?;
+    }
+    Ok(version)
+}
+
+/// The same in a transaction that has locked all lanes of the webhook.
+pub(super) async fn store_with_lanes(tx: &Session, sealed: &Sealed) -> Result<Option<i64>, Failure> {
+    let version = store_unpaused(tx, sealed).await?;
+    if version.is_some() && gates::pause(tx, &sealed.webhook).await? {
+        lanes::settle_locked(tx, sealed.webhook.id).await?;
+    }
+    Ok(version)
+}
+
+async fn store_unpaused(tx: &Session, sealed: &Sealed) -> Result<Option<i64>, Failure> {
     let Sealed { webhook, sealed } = sealed;
     let next = "UPDATE tenants SET config_version = config_version + 1
                 WHERE id = $1 AND deleted_at IS NULL RETURNING config_version";
@@ -272,7 +318,6 @@ pub(super) async fn store(tx: &Session, sealed: &Sealed) -> Result<Option<i64>, 
         ],
     )
     .await?;
-    gates::pause(tx, webhook).await?;
     changes::tell(tx, &Change::Webhook(webhook.tenant.clone(), webhook.id)).await?;
     Ok(Some(version))
 }

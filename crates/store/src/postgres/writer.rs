@@ -1,40 +1,40 @@
-//! Group commit: one task for publishes, one for outcomes. Each gathers what waits while the batch before it
-//! is being committed.
+//! Group commit: one task for publishes (see `publish_writer`), one for outcomes. Each gathers what waits while the
+//! batch before it is being committed.
 //!
 //! When the connection is lost at a commit, nobody knows whether it was made. Outcomes are simply offered
 //! again. Of publishes and claims it is found out: their transactions hold the node's row, so once that row
 //! can be had they are over. What was leased and nobody was told of goes back to its lane.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicI64, Ordering::SeqCst},
+use std::{
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicI64, Ordering::SeqCst},
+    },
+    time::Duration,
 };
 
 use parking_lot::Mutex;
-use redrive_core::{DeliveryId, Time};
-use tokio::sync::mpsc;
+use redrive_core::{DeliveryId, Time, WebhookId};
+use tokio::{
+    sync::{Notify, mpsc},
+    task::AbortHandle,
+};
 
 use super::{
-    Options, Shared, claim, leases, plain, publish, record,
-    session::{Failure, TRIES},
+    Options, Shared, claim, leases,
+    publish_writer::{self, QueuedPublish},
+    record,
+    session::Failure,
 };
 use crate::{
     Birth, Done, Epoch, NewEvent, Outcome, Published, Recorded,
-    batch::{self, Commit, CommitError, Queue, Weighed},
+    batch::{self, Commit, CommitError, Queue, Weighed, complete},
     error::StoreError,
 };
 
-/// An event on its way.
-struct Publishing {
-    new: NewEvent,
-    done: Done<Published>,
-}
-
-impl Weighed for Publishing {
-    fn weight(&self) -> (usize, usize) {
-        (1 + 2 * self.new.deliveries.len(), self.new.event.weight())
-    }
-}
+/// The delay before doubts are settled by their own task, and its upper limit while the database does not respond.
+const MIN_SETTLE_DELAY: Duration = Duration::from_millis(200);
+const MAX_SETTLE_DELAY: Duration = Duration::from_secs(5);
 
 /// Something to be written down about a lease.
 enum Note {
@@ -60,23 +60,44 @@ pub(super) struct Doubts {
     settling: tokio::sync::Mutex<()>,
     /// How often doubts were settled. What was sent before the last time, and comes after it, is refused.
     fence: AtomicI64,
+    /// Wakes the task that settles doubts.
+    added: Arc<Notify>,
 }
 
 /// What is in doubt.
 #[derive(Default)]
-struct Open {
-    leases: Vec<(Epoch, DeliveryId, Time)>,
-    lanes: Vec<(Epoch, claim::Code)>,
+pub(super) struct Open {
+    pub(super) leases: Vec<(Epoch, DeliveryId, Time)>,
+    pub(super) lanes: Vec<(Epoch, claim::Code)>,
+    /// Webhooks that a claim may have assigned to the node.
+    pub(super) assigned: Vec<(Epoch, WebhookId)>,
+}
+
+impl Open {
+    fn is_empty(&self) -> bool {
+        self.leases.is_empty() && self.lanes.is_empty() && self.assigned.is_empty()
+    }
 }
 
 impl Doubts {
     pub(super) fn add(&self, epoch: Epoch, leases: impl IntoIterator<Item = (DeliveryId, Time)>) {
         let leases = leases.into_iter().map(|(delivery, due)| (epoch, delivery, due));
         self.open.lock().leases.extend(leases);
+        self.added.notify_one();
     }
 
-    pub(super) fn add_lanes(&self, epoch: Epoch, lanes: impl IntoIterator<Item = claim::Code>) {
-        self.open.lock().lanes.extend(lanes.into_iter().map(|lane| (epoch, lane)));
+    /// Adds lanes that a claim may hold, and webhooks that it may have assigned to the node.
+    pub(super) fn add_lanes(
+        &self,
+        epoch: Epoch,
+        lanes: impl IntoIterator<Item = claim::Code>,
+        assigned: Vec<WebhookId>,
+    ) {
+        let mut open = self.open.lock();
+        open.lanes.extend(lanes.into_iter().map(|lane| (epoch, lane)));
+        open.assigned.extend(assigned.into_iter().map(|webhook| (epoch, webhook)));
+        drop(open);
+        self.added.notify_one();
     }
 
     /// What statements that begin and end by themselves have to say, or else they may come too late.
@@ -87,22 +108,43 @@ impl Doubts {
     /// Gives back what was leased without anybody knowing.
     pub(super) async fn settle(&self, shared: &Shared) -> Result<(), Failure> {
         let _alone = self.settling.lock().await;
-        let Open { leases, lanes } = std::mem::take(&mut *self.open.lock());
-        if leases.is_empty() && lanes.is_empty() {
+        let open = std::mem::take(&mut *self.open.lock());
+        if open.is_empty() {
             return Ok(());
         }
         let fence = self.fence.fetch_add(1, SeqCst) + 1;
-        match shared.writers.write(|tx| leases::give_back_doubtful(tx, &leases, &lanes, fence)).await {
+        match shared.rescues.write(|tx| leases::give_back_doubtful(tx, &open, fence)).await {
             Ok(found) => {
                 tracing::info!(found, "leases of a commit that was cut off go back to their lanes");
                 shared.hints.work();
                 Ok(())
             }
             Err(failure) => {
-                let mut open = self.open.lock();
-                open.leases.extend(leases);
-                open.lanes.extend(lanes);
+                let mut still = self.open.lock();
+                still.leases.extend(open.leases);
+                still.lanes.extend(open.lanes);
+                still.assigned.extend(open.assigned);
                 Err(failure)
+            }
+        }
+    }
+}
+
+/// Settles doubts soon after they arise, since a node without traffic makes no publish or claim that would. Ends with the
+/// store.
+async fn keep_settling(shared: Weak<Shared>, added: Arc<Notify>) {
+    loop {
+        added.notified().await;
+        let mut delay = MIN_SETTLE_DELAY;
+        loop {
+            tokio::time::sleep(delay).await;
+            let Some(shared) = shared.upgrade() else { return };
+            match shared.doubts.settle(&shared).await {
+                Ok(()) => break,
+                Err(failure) => {
+                    tracing::warn!(error = %failure, "outcome of a lost commit is not known yet; will retry");
+                    delay = (delay * 2).min(MAX_SETTLE_DELAY);
+                }
             }
         }
     }
@@ -110,26 +152,54 @@ impl Doubts {
 
 /// The handle on the tasks that write.
 pub(super) struct Writer {
-    publishes: mpsc::UnboundedSender<Publishing>,
+    publishes: mpsc::UnboundedSender<QueuedPublish>,
     notes: mpsc::UnboundedSender<Note>,
+    tasks: [(&'static str, AbortHandle); 2],
     queue: Arc<Queue>,
+    settling: AbortHandle,
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.settling.abort();
+    }
 }
 
 impl Writer {
     pub(super) fn start(shared: &Arc<Shared>, options: &Options) -> Self {
         let queue = Arc::new(Queue::new(options.max_waiting, options.max_waiting_bytes));
-        let (publishes, publishing) = mpsc::unbounded_channel();
+        let (publishes, publisher) = publish_writer::start(shared, options, &queue);
         let (notes, noting) = mpsc::unbounded_channel();
-        tokio::spawn(keep_publishing(shared.clone(), publishing, queue.clone()));
-        tokio::spawn(keep_noting(shared.clone(), noting));
-        Self { publishes, notes, queue }
+        let recorder = tokio::spawn(keep_noting(shared.clone(), noting));
+        let tasks = [("publishes", publisher), ("outcomes", recorder.abort_handle())];
+        let settling = keep_settling(Arc::downgrade(shared), shared.doubts.added.clone());
+        let settling = tokio::spawn(settling).abort_handle();
+        Self { publishes, notes, tasks, queue, settling }
+    }
+
+    /// Checks that both tasks run. One that has ended was ended by a fault in the program, and nothing restarts it.
+    pub(super) fn check(&self) -> Result<(), StoreError> {
+        match self.tasks.iter().find(|(_, task)| task.is_finished()) {
+            None => Ok(()),
+            Some((what, _)) => Err(StoreError::Unavailable(format!(
+                "the store's writer of {what} has ended by a fault in the program; restart redrive"
+            ))),
+        }
+    }
+
+    /// Ends both tasks, as a fault in the program might: for tests.
+    #[cfg(feature = "conformance")]
+    pub(super) fn end(&self) {
+        self.tasks.iter().for_each(|(_, task)| task.abort());
     }
 
     pub(super) fn publish(&self, new: NewEvent, done: Done<Published>) {
         if !self.queue.enter(new.event.weight()) {
+            new.order.iter().for_each(|order| order.break_off());
             return done(Err(StoreError::Overloaded));
         }
-        if let Err(unsent) = self.publishes.send(Publishing { new, done }) {
+        let blocked_for = Duration::ZERO;
+        if let Err(unsent) = self.publishes.send(QueuedPublish { new, done, blocked_for }) {
             (unsent.0.done)(Err(closed()));
         }
     }
@@ -153,126 +223,12 @@ impl Writer {
 }
 
 fn closed() -> StoreError {
-    StoreError::Unavailable("the store is closed".into())
-}
-
-async fn keep_publishing(
-    shared: Arc<Shared>,
-    mut waiting: mpsc::UnboundedReceiver<Publishing>,
-    queue: Arc<Queue>,
-) {
-    while let Some(first) = waiting.recv().await {
-        let mut batch = vec![first];
-        batch::gather(&mut batch, batch::LIMITS, || waiting.try_recv().ok());
-        let (new, dones): (Vec<_>, Vec<_>) =
-            batch.into_iter().map(|publishing| (publishing.new, publishing.done)).unzip();
-        let results = publish_all(&shared, &new).await;
-        for event in &new {
-            queue.leave(event.event.weight());
-        }
-        for (done, result) in dones.into_iter().zip(results) {
-            done(result);
-        }
-    }
-}
-
-/// Publishes a batch: by one statement what is plain, in the usual way what is left.
-async fn publish_all(shared: &Shared, new: &[NewEvent]) -> Vec<Result<Published, StoreError>> {
-    if let Err(failure) = make_ready(shared, new).await {
-        let error = StoreError::Unavailable(failure.to_string());
-        return new.iter().map(|_| Err(error.clone())).collect();
-    }
-    let plain = publish_plain(shared, new).await;
-    let rest: Vec<_> =
-        new.iter().zip(&plain).filter(|(_, result)| result.is_none()).map(|(new, _)| new).collect();
-    let mut commit = Commit::of(rest.len());
-    while let Some(range) = commit.next() {
-        let result = publish_slice(shared, &rest[range.clone()]).await;
-        commit.came_to(range, result);
-    }
-    let mut usual = commit.finish().into_iter();
-    plain.into_iter().map_while(|result| result.or_else(|| usual.next())).collect()
-}
-
-/// Settles what is in doubt, and makes the months that are missing.
-async fn make_ready(shared: &Shared, new: &[NewEvent]) -> Result<(), Failure> {
-    shared.doubts.settle(shared).await?;
-    let months = new.iter().flat_map(|new| {
-        std::iter::once(new.event.id.time()).chain(new.deliveries.iter().map(|delivery| delivery.id.time()))
-    });
-    let missing = shared.partitions.missing(months);
-    shared.partitions.make(&shared.writers, missing).await
-}
-
-/// Publishes by one statement. None for those that were not, and of which nothing was done.
-async fn publish_plain(shared: &Shared, new: &[NewEvent]) -> Vec<Option<Result<Published, StoreError>>> {
-    let tx = match shared.writers.get().await {
-        Ok(tx) => tx,
-        Err(failure) => {
-            return new.iter().map(|_| Some(Err(StoreError::Unavailable(failure.to_string())))).collect();
-        }
-    };
-    tx.set_busy(true);
-    match plain::commit(&tx, new, shared.doubts.fence()).await {
-        Ok(published) => {
-            tx.set_busy(false);
-            match published {
-                Some(published) => {
-                    if new.iter().any(is_due) {
-                        shared.hints.work();
-                    }
-                    published.into_iter().map(|one| one.map(Ok)).collect()
-                }
-                None => new.iter().map(|_| None).collect(),
-            }
-        }
-        Err(failure) if failure.leaves_doubt() => {
-            in_doubt(shared, new.iter());
-            new.iter().map(|_| Some(Err(StoreError::Unavailable(failure.to_string())))).collect()
-        }
-        Err(_) => {
-            tx.set_busy(false);
-            new.iter().map(|_| None).collect()
-        }
-    }
-}
-
-async fn publish_slice(shared: &Shared, slice: &[&NewEvent]) -> Result<Vec<Published>, CommitError> {
-    let mut tries = 0;
-    loop {
-        tries += 1;
-        let mut told = false;
-        let tx = shared.writers.get().await?;
-        match publish::commit(&tx, slice, &mut told).await {
-            Ok(published) => {
-                if slice.iter().any(|new| is_due(new)) {
-                    shared.hints.work();
-                }
-                return Ok(published);
-            }
-            Err(failure) if told && failure.leaves_doubt() => {
-                in_doubt(shared, slice.iter().copied());
-                return Err(failure.into());
-            }
-            Err(failure) => {
-                tx.roll_back().await;
-                if !failure.is_passing() || tries >= TRIES {
-                    return Err(failure.into());
-                }
-            }
-        }
-    }
-}
-
-/// Whether something of it waits, and is due at once.
-fn is_due(new: &NewEvent) -> bool {
-    let due = |birth| matches!(birth, Birth::Waiting(due) if due <= new.event.timestamp);
-    new.deliveries.iter().any(|delivery| due(delivery.birth))
+    StoreError::Unavailable("the store's writer has ended; restart redrive".into())
 }
 
 /// The connection was lost at the commit. Whoever waits is told that it failed, which may be wrong: their
 /// idempotency keys tell when they try again. What may have been leased is given back as soon as possible.
-fn in_doubt<'a>(shared: &Shared, events: impl Iterator<Item = &'a NewEvent>) {
+pub(super) fn in_doubt<'a>(shared: &Shared, events: impl Iterator<Item = &'a NewEvent>) {
     for new in events {
         let leased = new.deliveries.iter().filter(|delivery| delivery.birth == Birth::Leased);
         shared.doubts.add(new.epoch, leased.map(|delivery| (delivery.id, new.event.timestamp)));
@@ -294,7 +250,7 @@ async fn keep_noting(shared: Arc<Shared>, mut waiting: mpsc::UnboundedReceiver<N
             }
         }
         for (done, result) in told.into_iter().zip(record_all(&shared, &outcomes).await) {
-            done(result);
+            complete(done, result);
         }
         if !marks.is_empty() {
             mark_all(&shared, marks).await;
@@ -314,8 +270,9 @@ async fn record_all(shared: &Shared, outcomes: &[Arc<Outcome>]) -> Vec<Result<Re
 
 async fn mark_all(shared: &Shared, marks: Vec<(Epoch, DeliveryId, Done<bool>)>) {
     let leases: Vec<_> = marks.iter().map(|(epoch, delivery, _)| (*epoch, *delivery)).collect();
-    let marked = shared.writers.write(|tx| leases::mark(tx, &leases)).await.map_err(StoreError::from);
+    let marked = shared.recording.write(|tx| leases::mark(tx, &leases)).await.map_err(StoreError::from);
     for (epoch, delivery, done) in marks {
-        done(marked.as_ref().map(|marked| marked.contains(&(epoch, delivery))).map_err(Clone::clone));
+        let result = marked.as_ref().map(|marked| marked.contains(&(epoch, delivery)));
+        complete(done, result.map_err(Clone::clone));
     }
 }

@@ -42,7 +42,7 @@ impl Audit for Sqlite {
     }
 
     fn list_audit(&self, filter: AuditFilter, page: PageRequest<AuditId>) -> Answer<'_, Vec<AuditEntry>> {
-        self.read(move |connection| {
+        self.read_for_user(move |connection| {
             // Nothing comes after the greatest id.
             let before = page.after.unwrap_or(AuditId::from_bytes([0xff; 16]));
             let before = filter.to.map_or(before, |to| before.min(AuditId::first_at(to)));

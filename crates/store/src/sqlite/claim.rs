@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use redrive_core::{DeliveryId, Time, WebhookId, event::Event, lane::Lane};
-use rusqlite::{OptionalExtension, Row, Transaction};
+use rusqlite::{Connection, OptionalExtension, Row, Transaction};
 use tokio::sync::oneshot;
 
 use super::{
@@ -14,7 +14,9 @@ use super::{
     nodes, redrive, tickets,
     writer::Claiming,
 };
-use crate::{Answer, Claim, Claimed, DueLanes, Epoch, LaneClaim, LaneKey, LaneRoom, StoreError, Wanted};
+use crate::{
+    Answer, Claim, Claimed, DueLanes, Epoch, LaneClaim, LaneKey, LaneRoom, Owned, StoreError, Wanted,
+};
 
 const DUE_LANES: &str = "SELECT webhook, lane, wake_at FROM lanes l
      WHERE pool = ?1 AND held_by IS NULL AND wake_at <= ?2
@@ -32,10 +34,28 @@ pub(super) const HOME: &str = "SELECT epoch FROM homes WHERE webhook = ?";
 /// Null if nobody has one of an order, else whether somebody else than ?3 has.
 const TAKEN: &str = "SELECT max(epoch <> ?3) FROM leased WHERE webhook = ?1 AND lane = ?2 AND lane < 'A'";
 
+/// Nearly all leases of an embedded store belong to the one epoch that is alive.
+const OWNED_LEASES: &str =
+    "SELECT delivery FROM leased WHERE delivery > ?2 AND epoch = ?1 ORDER BY delivery LIMIT ?3";
+const OWNED_LANES: &str = "SELECT webhook, lane FROM lanes WHERE held_by = ?1 LIMIT ?2";
+const OWNED_ASSIGNMENTS: &str = "SELECT webhook FROM homes WHERE epoch = ?1 LIMIT ?2";
+
 /// The statements whose cost must follow what is ready, never what is parked: a test explains their plans.
 #[cfg(feature = "conformance")]
-pub(super) const HOT: [&str; 9] =
-    [DUE_LANES, NEXT_WAKE, DUE, HOME, TAKEN, lanes::HEAD, lanes::BLOCKED_UNTIL, lanes::WAKE, lanes::LOOK_AT];
+pub(super) const HOT: [&str; 12] = [
+    DUE_LANES,
+    NEXT_WAKE,
+    DUE,
+    HOME,
+    TAKEN,
+    lanes::HEAD,
+    lanes::BLOCKED_UNTIL,
+    lanes::WAKE,
+    lanes::LOOK_AT,
+    OWNED_LEASES,
+    OWNED_LANES,
+    OWNED_ASSIGNMENTS,
+];
 
 /// How long an order is left alone of which another node has some.
 const LEFT_ALONE: Duration = Duration::from_millis(50);
@@ -114,6 +134,10 @@ impl Claim for Sqlite {
             }
             Ok(())
         })
+    }
+
+    fn owned_by(&self, epoch: Epoch, after: Option<DeliveryId>, limit: usize) -> Answer<'_, Owned> {
+        self.read(move |connection| owned_by(connection, epoch, after, limit))
     }
 
     fn mark_sending(&self, epoch: Epoch, delivery: DeliveryId) -> Answer<'_, bool> {
@@ -326,4 +350,31 @@ pub(super) fn give_back(
         .prepare_cached("SELECT created_at FROM deliveries WHERE id = ?")?
         .query_row([Col(place.delivery)], |row| get(row, 0))?;
     lanes::wait(transaction, place, due, created_at, rescued)
+}
+
+/// What an epoch owns, by pages of leases.
+fn owned_by(
+    connection: &Connection,
+    epoch: Epoch,
+    after: Option<DeliveryId>,
+    limit: usize,
+) -> rusqlite::Result<Owned> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let from = Col(after.unwrap_or(DeliveryId::from_bytes([0; 16])));
+    let leases = connection
+        .prepare_cached(OWNED_LEASES)?
+        .query_map((epoch.0, from, limit), |row| get(row, 0))?
+        .collect::<rusqlite::Result<_>>()?;
+    if after.is_some() {
+        return Ok(Owned { leases, ..Owned::default() });
+    }
+    let lanes = connection
+        .prepare_cached(OWNED_LANES)?
+        .query_map((epoch.0, limit), |row| Ok(LaneKey { webhook: get(row, 0)?, lane: get(row, 1)? }))?
+        .collect::<rusqlite::Result<_>>()?;
+    let assignments = connection
+        .prepare_cached(OWNED_ASSIGNMENTS)?
+        .query_map((epoch.0, limit), |row| get(row, 0))?
+        .collect::<rusqlite::Result<_>>()?;
+    Ok(Owned { leases, lanes, assignments })
 }

@@ -6,6 +6,7 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction};
 use super::{
     Sqlite, changes,
     convert::{Col, get},
+    transaction::WriteTransaction,
 };
 use crate::{Answer, Change, Changed, EventType, EventTypes, PageRequest, Registered, VersionedType};
 
@@ -57,7 +58,7 @@ impl EventTypes for Sqlite {
     }
 
     fn event_type(&self, tenant: TenantId, name: String) -> Answer<'_, Option<VersionedType>> {
-        self.read(move |connection| find(connection, &tenant, &name))
+        self.read_for_user(move |connection| find(connection, &tenant, &name))
     }
 
     fn list_event_types(
@@ -66,7 +67,7 @@ impl EventTypes for Sqlite {
         archived: Option<bool>,
         page: PageRequest<String>,
     ) -> Answer<'_, Vec<EventType>> {
-        self.read(move |connection| {
+        self.read_for_user(move |connection| {
             let after = page.after.unwrap_or_default();
             connection
                 .prepare_cached(&format!(
@@ -108,7 +109,7 @@ impl EventTypes for Sqlite {
 }
 
 /// The version at which the tenant's catalogue changes now. None: there is no such tenant.
-fn next_version(transaction: &Transaction<'_>, tenant: &TenantId) -> rusqlite::Result<Option<i64>> {
+fn next_version(transaction: &WriteTransaction<'_>, tenant: &TenantId) -> rusqlite::Result<Option<i64>> {
     let version = transaction
         .prepare_cached(
             "UPDATE tenants SET config_version = config_version + 1, types_version = config_version + 1

@@ -77,7 +77,7 @@ impl Figures for Sqlite {
     }
 
     fn rollups(&self, webhooks: Vec<WebhookId>, from: Time) -> Answer<'_, Vec<MinuteRollup>> {
-        self.read(move |connection| {
+        self.read_for_user(move |connection| {
             let mut of_one = connection.prepare_cached(ROLLUPS)?;
             let mut found = Vec::new();
             for webhook in webhooks {
@@ -92,7 +92,7 @@ impl Figures for Sqlite {
     }
 
     fn last_successes(&self, asked: Vec<(WebhookId, Time)>) -> Answer<'_, Vec<(WebhookId, Time)>> {
-        self.read(move |connection| {
+        self.read_for_user(move |connection| {
             let mut of_one = connection.prepare_cached(LAST_SUCCESS)?;
             let mut found = Vec::new();
             for (webhook, at) in asked {
@@ -104,7 +104,7 @@ impl Figures for Sqlite {
     }
 
     fn traffic(&self, tenant: TenantId, grain: Grain, from: Time) -> Answer<'_, Vec<(Time, Traffic)>> {
-        self.read(move |connection| {
+        self.list_for(tenant.clone(), move |connection| {
             connection
                 .prepare_cached(TRAFFIC)?
                 .query_map((tenant.as_str(), Col(grain), Col(from)), |row| {
@@ -115,7 +115,7 @@ impl Figures for Sqlite {
     }
 
     fn failures(&self, tenant: TenantId, from: Time, most: usize) -> Answer<'_, Failures> {
-        self.read(move |connection| {
+        self.list_for(tenant.clone(), move |connection| {
             // One more than is to be looked at, to know whether there is more.
             let limit = i64::try_from(most).unwrap_or(i64::MAX).saturating_add(1);
             let mut latest = connection.prepare_cached(FAILURES)?;

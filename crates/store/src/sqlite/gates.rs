@@ -12,6 +12,7 @@ use super::{
     Sqlite, backlog, changes,
     convert::{Col, get, get_opt},
     lanes, notices, record,
+    transaction::WriteTransaction,
     webhooks::{from_json, to_json},
 };
 use crate::{
@@ -83,7 +84,7 @@ impl Gates for Sqlite {
     }
 
     fn circuit_periods(&self, webhook: WebhookId, from: Time, limit: usize) -> Answer<'_, Vec<Period>> {
-        self.read(move |connection| {
+        self.read_for_user(move |connection| {
             let mut newest_first = connection.prepare_cached(PERIODS)?;
             let mut rows = newest_first.query((Col(webhook), limit as i64))?;
             let mut periods = Vec::new();
@@ -101,14 +102,14 @@ impl Gates for Sqlite {
     }
 
     fn incidents(&self, tenant: TenantId, limit: usize) -> Answer<'_, Vec<Incident>> {
-        self.read(move |connection| {
+        self.read_for_user(move |connection| {
             let read = |row: &Row<'_>| Ok(Incident { webhook: get(row, 4)?, period: read_period(row)? });
             connection.prepare_cached(INCIDENTS)?.query_map((tenant.as_str(), limit as i64), read)?.collect()
         })
     }
 
     fn circuits(&self, tenant: TenantId, limit: usize) -> Answer<'_, Vec<Runtime>> {
-        self.read(move |connection| {
+        self.read_for_user(move |connection| {
             connection
                 .prepare_cached(CIRCUITS)?
                 .query_map((tenant.as_str(), limit as i64), read_runtime)?
@@ -205,7 +206,7 @@ pub(super) fn pause(transaction: &Transaction<'_>, webhook: &Webhook) -> rusqlit
 
 /// What an outcome means for its webhook.
 pub(super) fn take_effect<'a>(
-    transaction: &Transaction<'_>,
+    transaction: &WriteTransaction<'_>,
     outcome: &'a Outcome,
 ) -> rusqlite::Result<Option<&'a Cause>> {
     let (tenant, webhook, effects) = (&outcome.tenant, outcome.webhook, &outcome.effects);

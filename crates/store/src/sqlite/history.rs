@@ -138,7 +138,7 @@ pub(super) fn find_history(
 
 impl History for Sqlite {
     fn event(&self, tenant: TenantId, id: EventId) -> Answer<'_, Option<StoredEvent>> {
-        self.read(move |connection| find_event(connection, &tenant, id))
+        self.read_for_user(move |connection| find_event(connection, &tenant, id))
     }
 
     fn list_events(
@@ -147,12 +147,13 @@ impl History for Sqlite {
         filter: EventFilter,
         page: PageRequest<EventId>,
     ) -> Answer<'_, Listed<StoredEvent, EventId>> {
-        let listed = self.read(move |connection| listing::events(connection, &tenant, &filter, &page));
+        let listed = self
+            .list_for(tenant.clone(), move |connection| listing::events(connection, &tenant, &filter, &page));
         Box::pin(async move { listed.await?.ok_or(StoreError::OffsetTooFar) })
     }
 
     fn delivery(&self, tenant: TenantId, id: DeliveryId) -> Answer<'_, Option<Delivery>> {
-        self.read(move |connection| {
+        self.read_for_user(move |connection| {
             connection
                 .prepare_cached(&format!(
                     "{DELIVERY} FROM deliveries d {WITH_EVENT} WHERE d.id = ? AND d.tenant = ?"
@@ -169,8 +170,9 @@ impl History for Sqlite {
         page: PageRequest<DeliveryCursor>,
     ) -> Answer<'_, Listed<Delivery, DeliveryCursor>> {
         let lead = Lead::of(&filter);
-        let listed = self
-            .read(move |connection| listing::deliveries(connection, &tenant, lead, &filter, &page, false));
+        let listed = self.list_for(tenant.clone(), move |connection| {
+            listing::deliveries(connection, &tenant, lead, &filter, &page, false)
+        });
         Box::pin(async move { listed.await?.ok_or(StoreError::OffsetTooFar) })
     }
 
@@ -181,8 +183,9 @@ impl History for Sqlite {
         page: PageRequest<DeliveryCursor>,
     ) -> Answer<'_, Listed<Delivery, DeliveryCursor>> {
         let lead = Lead::of_dead(&filter);
-        let listed =
-            self.read(move |connection| listing::deliveries(connection, &tenant, lead, &filter, &page, true));
+        let listed = self.list_for(tenant.clone(), move |connection| {
+            listing::deliveries(connection, &tenant, lead, &filter, &page, true)
+        });
         Box::pin(async move { listed.await?.ok_or(StoreError::OffsetTooFar) })
     }
 
@@ -193,7 +196,9 @@ impl History for Sqlite {
         bounds: [Time; 2],
         most: usize,
     ) -> Answer<'_, DeadCount> {
-        self.read(move |connection| dead::count(connection, &tenant, &filter, bounds, most))
+        self.list_for(tenant.clone(), move |connection| {
+            dead::count(connection, &tenant, &filter, bounds, most)
+        })
     }
 
     fn dead_size(&self, tenant: TenantId, most: usize) -> Answer<'_, usize> {
@@ -201,7 +206,7 @@ impl History for Sqlite {
     }
 
     fn attempts(&self, tenant: TenantId, delivery: DeliveryId) -> Answer<'_, Option<Vec<StoredAttempt>>> {
-        self.read(move |connection| {
+        self.read_for_user(move |connection| {
             let key = (Col(delivery), tenant.as_str());
             let known = "SELECT 1 FROM deliveries WHERE id = ? AND tenant = ?";
             if !connection.prepare_cached(known)?.exists(key)? {
@@ -214,7 +219,7 @@ impl History for Sqlite {
     }
 
     fn attempts_of_event(&self, tenant: TenantId, event: EventId) -> Answer<'_, Option<Vec<StoredAttempt>>> {
-        self.read(move |connection| {
+        self.read_for_user(move |connection| {
             let key = (Col(event), tenant.as_str());
             let known = "SELECT 1 FROM events WHERE id = ? AND tenant = ?";
             if !connection.prepare_cached(known)?.exists(key)? {

@@ -8,16 +8,19 @@ mod audit;
 mod backlog;
 mod changes;
 mod claim;
+mod clock;
 mod convert;
 mod dead;
 mod erase;
 mod event_types;
 pub(crate) mod export;
 mod figures;
+mod file;
 mod gates;
 mod history;
 mod lanes;
 mod listing;
+mod log;
 mod nodes;
 mod notices;
 mod operations;
@@ -29,6 +32,7 @@ mod redrive;
 mod schema;
 mod tenancy;
 mod tickets;
+mod transaction;
 mod unsubscribed;
 mod upkeep;
 mod walk;
@@ -46,10 +50,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use redrive_core::vault::Vault;
+use redrive_core::{TenantId, vault::Vault};
 use rusqlite::Connection;
 
-use self::{readers::Readers, writer::Writer};
+use self::{
+    file::DatabaseFiles,
+    readers::Readers,
+    transaction::{Database, WriteTransaction},
+    writer::Writer,
+};
 use crate::{Answer, error::OpenError, sealed::Seals};
 
 /// The statements by which waiting work is found, for tests that look at their plans.
@@ -96,7 +105,7 @@ impl Options {
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
-            readers: 3,
+            readers: 4,
             max_waiting: 20_000,
             max_waiting_bytes: 64 << 20,
             shared: false,
@@ -126,16 +135,27 @@ impl Sqlite {
         let lock = lock(&options.path)?;
         let mut connection = connect(&options.path)?;
         schema::prepare(&mut connection, &options.path)?;
-        let readers = Readers::open(options)?;
-        let writer = Writer::start(connection, options, readers.gate());
+        if !options.shared {
+            changes::delete_all(&connection).map_err(|error| unusable(&options.path, &error))?;
+        }
+        let files = DatabaseFiles::new(&options.path);
+        let readers = Readers::open(options, files.clone())?;
+        let database = Database { connection, files, writes_change_feed: options.shared };
+        let writer = Writer::start(database, options, readers.gate());
         let seals = Seals(options.vault.clone());
         Ok(Self { writer, readers, shared: options.shared, seals, _lock: lock })
+    }
+
+    /// Ends the writer while the store is open, as a fault in the program might: for tests.
+    #[cfg(feature = "conformance")]
+    pub fn end_writer(&self) {
+        self.writer.end();
     }
 
     /// Runs a change of its own in one transaction.
     fn write<T: Send + 'static>(
         &self,
-        change: impl FnOnce(&rusqlite::Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+        change: impl FnOnce(&WriteTransaction<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Answer<'_, T> {
         Box::pin(self.writer.run(change))
     }
@@ -147,6 +167,30 @@ impl Sqlite {
     ) -> Answer<'_, T> {
         Box::pin(self.readers.run(question))
     }
+
+    /// Runs a read for a user.
+    fn read_for_user<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Answer<'_, T> {
+        Box::pin(self.readers.run_for_user(question))
+    }
+
+    /// Runs a read for a user that may take long; few of each tenant run at the same time.
+    fn list_for<T: Send + 'static>(
+        &self,
+        tenant: TenantId,
+        question: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Answer<'_, T> {
+        Box::pin(async move { self.readers.run_listing(&tenant, question).await })
+    }
+}
+
+/// The write-ahead log of a database.
+fn log_path(database: &Path) -> PathBuf {
+    let mut path = database.as_os_str().to_owned();
+    path.push("-wal");
+    path.into()
 }
 
 fn unusable(path: &Path, reason: &impl ToString) -> OpenError {

@@ -15,8 +15,8 @@ impl Nodes for Sqlite {
     fn join(&self, node: NewNode, now: Time) -> Answer<'_, Epoch> {
         self.write(move |transaction| {
             transaction.execute(
-                "INSERT INTO nodes (name, role, pools, joined_at) VALUES (?, ?, ?, ?)",
-                (node.name, Col(node.role), to_json(&node.pools)?, Col(now)),
+                "INSERT INTO nodes (incarnation, name, role, pools, joined_at) VALUES (?, ?, ?, ?, ?)",
+                (node.incarnation, node.name, Col(node.role), to_json(&node.pools)?, Col(now)),
             )?;
             Ok(Epoch(transaction.last_insert_rowid()))
         })
@@ -28,7 +28,9 @@ impl Nodes for Sqlite {
                 .prepare_cached("UPDATE nodes SET beats = beats + 1 WHERE epoch = ?")?
                 .execute([epoch.0])?;
             let nodes = transaction
-                .prepare_cached("SELECT epoch, name, role, pools, beats FROM nodes ORDER BY epoch")?
+                .prepare_cached(
+                    "SELECT epoch, name, role, pools, beats, incarnation FROM nodes ORDER BY epoch",
+                )?
                 .query_map((), |row| {
                     Ok(Node {
                         epoch: Epoch(row.get(0)?),
@@ -36,10 +38,11 @@ impl Nodes for Sqlite {
                         role: get(row, 2)?,
                         pools: from_json(row, 3)?,
                         beats: row.get(4)?,
+                        incarnation: row.get(5)?,
                     })
                 })?
                 .collect::<rusqlite::Result<_>>()?;
-            Ok(Roll { alive: beaten == 1, time: None, nodes })
+            Ok(Roll { alive: beaten == 1, time: None, server: None, nodes })
         })
     }
 
@@ -88,11 +91,14 @@ impl Nodes for Sqlite {
     }
 
     fn changes(&self, since: Option<Mark>) -> Answer<'_, Changes> {
-        self.read(move |connection| changes::since(connection, since))
+        if !self.shared {
+            return Box::pin(async { Ok(Changes { mark: Mark::at(0), changes: Vec::new() }) });
+        }
+        self.read(move |connection| changes::since(connection, since.as_ref()))
     }
 
     fn forget_changes(&self, before: Mark) -> Answer<'_, ()> {
-        self.write(move |transaction| changes::forget(transaction, before))
+        self.write(move |transaction| changes::forget(transaction, &before))
     }
 
     fn on_hint(&self, _call: Box<dyn Fn(Hint) + Send + Sync>) {}

@@ -9,7 +9,9 @@ use rusqlite::{OptionalExtension, Row, Transaction, named_params, types::Type};
 use super::{
     Sqlite,
     convert::{Col, get, get_opt},
-    redrive, walk,
+    redrive,
+    transaction::WriteTransaction,
+    walk,
 };
 use crate::{
     Answer, Cancelled, Epoch, EventHead, Operation, OperationStep, Operations, PageRequest, Redriven,
@@ -80,7 +82,7 @@ impl Operations for Sqlite {
     }
 
     fn operation(&self, tenant: TenantId, id: OperationId) -> Answer<'_, Option<Operation>> {
-        self.read(move |connection| {
+        self.read_for_user(move |connection| {
             connection
                 .prepare_cached(&format!("{OPERATION} WHERE id = ? AND tenant = ?"))?
                 .query_row((Col(id), tenant.as_str()), read_operation)
@@ -93,7 +95,7 @@ impl Operations for Sqlite {
         tenant: TenantId,
         page: PageRequest<OperationId>,
     ) -> Answer<'_, Vec<Operation>> {
-        self.read(move |connection| {
+        self.read_for_user(move |connection| {
             let before = page.after.unwrap_or(OperationId::from_bytes([0xff; 16]));
             connection
                 .prepare_cached(&format!(
@@ -262,7 +264,7 @@ fn is_held(transaction: &Transaction<'_>, step: &OperationStep) -> rusqlite::Res
 
 /// Does one thing; false if it was not needed any more.
 fn perform(
-    transaction: &Transaction<'_>,
+    transaction: &WriteTransaction<'_>,
     step: &OperationStep,
     task: &Task,
     to_call_off: &mut Vec<(WebhookId, DeliveryId)>,

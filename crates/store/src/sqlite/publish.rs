@@ -114,7 +114,7 @@ fn key_taken(
         .prepare_cached(
             "SELECT event, body_hash FROM idempotency WHERE tenant = ?1 AND key_hash = ?2 AND expires_at > ?3",
         )?
-        .query_row((event.tenant.as_str(), key_hash(event), Col(event.timestamp)), |row| {
+        .query_row((event.tenant.as_str(), key_hash(event), Col(claim.confirmed_now)), |row| {
             Ok((get::<EventId>(row, 0)?, row.get::<_, [u8; 32]>(1)?))
         })
         .optional()?;

@@ -1,4 +1,5 @@
-//! Connections that only read, lent out one question at a time. A question that takes longer than two
+//! Connections that only read, lent out one question at a time. One of them is never lent to users, so that the
+//! engine's reads do not wait for listings. A question that takes longer than two
 //! seconds is stopped: long readers would keep the write-ahead log from shrinking.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
@@ -6,12 +7,17 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use rusqlite::{Connection, InterruptHandle, OpenFlags};
 use tokio::{
-    sync::RwLock,
+    sync::{RwLock, Semaphore},
     task::{JoinError, JoinHandle},
 };
 
-use super::{Options, unusable, writer::store_error};
-use crate::error::{OpenError, StoreError};
+use redrive_core::TenantId;
+
+use super::{Options, file::DatabaseFiles, transaction::store_error, unusable};
+use crate::{
+    error::{OpenError, StoreError},
+    tenant_reads::TenantReads,
+};
 
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -21,21 +27,58 @@ pub(super) type Gate = Arc<RwLock<()>>;
 pub(super) struct Readers {
     idle: Arc<Mutex<Vec<Connection>>>,
     gate: Gate,
+    /// How many questions of users run at the same time.
+    user_permits: Arc<Semaphore>,
+    tenant_reads: TenantReads,
     path: PathBuf,
+    files: DatabaseFiles,
 }
 
 impl Readers {
-    pub(super) fn open(options: &Options) -> Result<Self, OpenError> {
+    pub(super) fn open(options: &Options, files: DatabaseFiles) -> Result<Self, OpenError> {
         let path = options.path.clone();
         let first = connect(&path).map_err(|error| unusable(&path, &error))?;
         let gate = Arc::new(RwLock::with_max_readers((), options.readers as u32));
-        Ok(Self { idle: Arc::new(Mutex::new(vec![first])), gate, path })
+        let for_users = (options.readers - 1).max(1);
+        let user_permits = Arc::new(Semaphore::new(for_users));
+        let tenant_reads = TenantReads::new(for_users.div_ceil(2));
+        Ok(Self { idle: Arc::new(Mutex::new(vec![first])), gate, user_permits, tenant_reads, path, files })
     }
 
     pub(super) fn gate(&self) -> Gate {
         self.gate.clone()
     }
 
+    /// Runs a read for a user.
+    pub(super) async fn run_for_user<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let closed = |_| StoreError::Unavailable("the store is closed".into());
+        let permit = self.user_permits.clone().acquire_owned().await.map_err(closed)?;
+        // The permit lasts as long as the query, even if the caller has gone away.
+        self.run(move |connection| {
+            let _permit = permit;
+            question(connection)
+        })
+        .await
+    }
+
+    /// Runs a read for a user that may take long; few of each tenant run at the same time.
+    pub(super) async fn run_listing<T: Send + 'static>(
+        &self,
+        tenant: &TenantId,
+        question: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let permit = self.tenant_reads.acquire(tenant).await?;
+        self.run_for_user(move |connection| {
+            let _permit = permit;
+            question(connection)
+        })
+        .await
+    }
+
+    /// Answers a question.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         question: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
@@ -44,7 +87,12 @@ impl Readers {
         let idle = self.idle.lock().pop();
         let connection = match idle {
             Some(connection) => connection,
-            None => connect(&self.path).map_err(|error| store_error(&error))?,
+            None => {
+                let connection = connect(&self.path).map_err(|error| store_error(&error))?;
+                // Another file may be there now. What it holds is not what this store has written.
+                self.files.check()?;
+                connection
+            }
         };
         let stop = Arc::new(Mutex::new(Some(connection.get_interrupt_handle())));
         let (home, running) = (self.idle.clone(), stop.clone());
@@ -96,7 +144,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let options = Options { readers: 1, ..Options::at(folder.path().join("redrive.db")) };
         Connection::open(&options.path).unwrap();
-        let readers = Readers::open(&options).unwrap();
+        let readers = Readers::open(&options, DatabaseFiles::new(&options.path)).unwrap();
         let endless =
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n";
         let count = |sql: &'static str| {
@@ -104,5 +152,39 @@ mod tests {
         };
         assert_eq!(count(endless).await, Err(StoreError::TooSlow));
         assert_eq!(count("SELECT 7").await, Ok(7), "and the reader is fit for the next");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn listings_leave_a_reader_for_the_engine() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options { readers: 3, ..Options::at(folder.path().join("redrive.db")) };
+        Connection::open(&options.path).unwrap();
+        let readers = Arc::new(Readers::open(&options, DatabaseFiles::new(&options.path)).unwrap());
+        let (started, mut starting) = tokio::sync::mpsc::unbounded_channel();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let released = Arc::new(Mutex::new(released));
+        // More listings than there are connections, of tenants enough to pass the bound per tenant.
+        let listings: Vec<_> = (0..6)
+            .map(|n| {
+                let (readers, started, released) = (readers.clone(), started.clone(), released.clone());
+                let tenant = TenantId::parse(&format!("tenant-{n}")).unwrap();
+                tokio::spawn(async move {
+                    let question = move |_: &Connection| {
+                        let _ = started.send(());
+                        let _ = released.lock().recv();
+                        Ok(())
+                    };
+                    readers.run_listing(&tenant, question).await
+                })
+            })
+            .collect();
+        starting.recv().await.unwrap();
+        starting.recv().await.unwrap();
+        let due = readers.run(|connection| connection.query_row("SELECT 7", (), |row| row.get::<_, i64>(0)));
+        assert_eq!(due.await, Ok(7), "the engine's read does not wait for the listings");
+        drop(release);
+        for listing in listings {
+            listing.await.unwrap().unwrap();
+        }
     }
 }

@@ -16,6 +16,7 @@ use super::{
     convert::{Col, get},
     gates,
     lanes::{self, Place, Rescued},
+    transaction::WriteTransaction,
     webhooks,
 };
 use crate::{Attempt, Disable, Done, Next, Outcome, Record, Recorded};
@@ -28,7 +29,7 @@ impl Record for Sqlite {
 
 /// Records an outcome, and adds what is to be told of it.
 pub(super) fn apply<'a>(
-    transaction: &Transaction<'_>,
+    transaction: &WriteTransaction<'_>,
     outcome: &'a Outcome,
     told: &mut Vec<&'a Cause>,
 ) -> rusqlite::Result<Recorded> {
@@ -38,6 +39,10 @@ pub(super) fn apply<'a>(
     {
         restore_lease(transaction, outcome, &lease)?;
         return Ok(Recorded::CancelRequested(reason.clone()));
+    }
+    if outcome.requires_ended_webhook && !has_ended(transaction, outcome)? {
+        restore_lease(transaction, outcome, &lease)?;
+        return Ok(Recorded::WebhookNotEnded);
     }
     if let Some(attempt) = &outcome.attempt
         && let Err(error) = insert_attempt(transaction, outcome, attempt)
@@ -80,6 +85,12 @@ pub(super) fn apply<'a>(
         told.extend(of(Kind::WebhookDisabled));
     }
     Ok(Recorded::Done { config_version })
+}
+
+/// Whether the stored webhook confirms that pending deliveries to it may be cancelled.
+fn has_ended(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite::Result<bool> {
+    let stored = webhooks::by_id(transaction, outcome.webhook)?;
+    Ok(stored.is_none_or(|webhook| webhook.has_ended(outcome.at)))
 }
 
 /// Puts a delivery that has died on the dead-letter list.
@@ -255,7 +266,7 @@ fn update_delivery(transaction: &Transaction<'_>, outcome: &Outcome) -> rusqlite
 }
 
 fn disable_webhook(
-    transaction: &Transaction<'_>,
+    transaction: &WriteTransaction<'_>,
     outcome: &Outcome,
     disable: &Disable,
 ) -> rusqlite::Result<Option<i64>> {

@@ -12,6 +12,7 @@ use super::{
     convert::{Col, get, get_opt},
     erase,
     lanes::{self, Place, Rescued},
+    transaction::WriteTransaction,
 };
 use crate::{Again, Answer, Cancelled, Change, NewRound, Redrive, Redriven, Replayed};
 
@@ -111,7 +112,7 @@ pub(super) fn send_first(
 
 /// Calls a delivery off, and tells whose it was.
 pub(super) fn cancel(
-    transaction: &Transaction<'_>,
+    transaction: &WriteTransaction<'_>,
     tenant: &TenantId,
     delivery: DeliveryId,
     reason: &str,

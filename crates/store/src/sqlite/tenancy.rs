@@ -76,7 +76,7 @@ impl Tenancy for Sqlite {
     }
 
     fn list_tenants(&self, page: PageRequest<TenantId>) -> Answer<'_, Vec<Tenant>> {
-        self.read(move |connection| {
+        self.read_for_user(move |connection| {
             let after = page.after.as_ref().map_or("", TenantId::as_str);
             connection
                 .prepare_cached(
@@ -128,7 +128,7 @@ impl Tenancy for Sqlite {
     }
 
     fn list_keys(&self, tenant: Option<TenantId>, page: PageRequest<KeyId>) -> Answer<'_, Vec<ApiKey>> {
-        self.read(move |connection| {
+        self.read_for_user(move |connection| {
             connection
                 .prepare_cached(&format!(
                     "SELECT {KEY_COLUMNS} FROM api_keys WHERE tenant IS ?1 AND session = 0 AND (?2 IS NULL OR id < ?2)

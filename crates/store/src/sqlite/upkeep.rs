@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use redrive_core::{
     Time,
+    durability::Durability,
     lane::{Lane, Priority},
 };
 
@@ -38,6 +39,10 @@ impl Upkeep for Sqlite {
             let count: i32 = transaction.query_row("PRAGMA user_version", (), |row| row.get(0))?;
             transaction.execute_batch(&format!("PRAGMA user_version = {}", count.wrapping_add(1)))
         })
+    }
+
+    fn durability(&self) -> Answer<'_, Option<Durability>> {
+        Box::pin(async { Ok(None) })
     }
 
     fn overdue(&self, now: Time) -> Answer<'_, BTreeMap<String, Time>> {

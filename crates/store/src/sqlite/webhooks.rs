@@ -13,6 +13,7 @@ use super::{
     Sqlite, changes,
     convert::{Col, get},
     gates, lanes, notices, redrive,
+    transaction::WriteTransaction,
 };
 use crate::{
     Answer, Change, Changed, ConfigChanges, PageRequest, Rewrapped, Secrets, Step, Versioned, Webhooks,
@@ -76,7 +77,7 @@ impl Webhooks for Sqlite {
     }
 
     fn list_webhooks(&self, tenant: TenantId, page: PageRequest<WebhookId>) -> Answer<'_, Vec<Webhook>> {
-        let found = self.read(move |connection| {
+        let found = self.read_for_user(move |connection| {
             connection
                 .prepare_cached(&format!(
                     "SELECT {COLUMNS} FROM webhooks
@@ -212,6 +213,14 @@ fn sweep(
 }
 
 /// One webhook that is not deleted.
+/// The stored webhook with this id, even if it was deleted, without its secrets.
+pub(super) fn by_id(connection: &Connection, id: WebhookId) -> rusqlite::Result<Option<Webhook>> {
+    connection
+        .prepare_cached(&format!("SELECT {COLUMNS} FROM webhooks WHERE id = ?"))?
+        .query_row([Col(id)], |row| read_webhook(row).map(|found| found.webhook))
+        .optional()
+}
+
 pub(super) fn find(
     connection: &Connection,
     tenant: &TenantId,
@@ -228,7 +237,7 @@ pub(super) fn find(
 }
 
 /// Writes a webhook under the tenant's next version. None: there is no such tenant.
-pub(super) fn store(transaction: &Transaction<'_>, sealed: &Sealed) -> rusqlite::Result<Option<i64>> {
+pub(super) fn store(transaction: &WriteTransaction<'_>, sealed: &Sealed) -> rusqlite::Result<Option<i64>> {
     let Sealed { webhook, sealed } = sealed;
     let version = transaction
         .prepare_cached(

@@ -1,7 +1,7 @@
 //! The one writer: a thread that commits publishes and outcomes together, and other changes one by one.
 
 use std::{
-    path::{Path, PathBuf},
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -12,13 +12,20 @@ use std::{
 };
 
 use redrive_core::{DeliveryId, Time};
-use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
+use rusqlite::ErrorCode;
 use tokio::sync::oneshot;
 
-use super::{Options, claim, notices, publish, readers::Gate, record};
+use super::{
+    Options, claim,
+    log::Log,
+    notices, publish,
+    readers::Gate,
+    record,
+    transaction::{Database, WriteError, WriteTransaction, in_transaction, store_error},
+};
 use crate::{
-    Done, Epoch, LaneClaim, LaneRoom, NewEvent, Outcome, Published, Recorded,
-    batch::{self, CommitError, Queue, Weighed},
+    Done, Epoch, LaneClaim, LaneRoom, NewEvent, Outcome, PublishOrder, Published, Recorded,
+    batch::{self, CommitError, Queue, Weighed, complete},
     error::StoreError,
 };
 
@@ -28,7 +35,10 @@ const AT_REST: Duration = Duration::from_millis(500);
 /// Something for the writer to do.
 enum Job {
     Batched(Write),
-    Alone(Box<dyn FnOnce(&mut Connection) + Send>),
+    Alone(Box<dyn FnOnce(&mut Database) + Send>),
+    /// Ends the writer, as a fault in the program might: for tests.
+    #[cfg(feature = "conformance")]
+    End,
 }
 
 /// A write that shares its transaction with whatever else waits.
@@ -81,13 +91,13 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn start(connection: Connection, options: &Options, readers: Gate) -> Self {
+    pub(super) fn start(database: Database, options: &Options, readers: Gate) -> Self {
         let (jobs, waiting) = mpsc::channel();
         let commits = Arc::new(AtomicU64::new(0));
         let queue = Arc::new(Queue::new(options.max_waiting, options.max_waiting_bytes));
         let log = Log::of(&options.path, readers);
         let runtime = tokio::runtime::Handle::try_current().ok();
-        let desk = Desk { connection, log, commits: commits.clone(), queue: queue.clone(), runtime };
+        let desk = Desk { database, log, commits: commits.clone(), queue: queue.clone(), runtime };
         let thread =
             std::thread::Builder::new().name("store-writer".into()).spawn(move || desk.work(&waiting));
         // Without its writer there is no store, and there is nobody to tell yet.
@@ -101,6 +111,7 @@ impl Writer {
 
     pub(super) fn publish(&self, event: NewEvent, done: Done<Published>) {
         if !self.queue.enter(event.event.weight()) {
+            event.order.iter().for_each(|order| order.break_off());
             return done(Err(StoreError::Overloaded));
         }
         self.submit(Write::Publish(event, done));
@@ -131,23 +142,32 @@ impl Writer {
     /// Runs one change in a transaction of its own.
     pub(super) async fn run<T: Send + 'static>(
         &self,
-        change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+        change: impl FnOnce(&WriteTransaction<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
         let commits = self.commits.clone();
-        let job = Job::Alone(Box::new(move |connection| {
-            let result = in_transaction(connection, change);
+        let job = Job::Alone(Box::new(move |database| {
+            let result = in_transaction(database, change);
             if result.is_ok() {
                 commits.fetch_add(1, Relaxed);
             }
             // Nobody listens any more: the change stands all the same.
-            let _ = answer.send(result.map_err(|error| store_error(&error)));
+            let _ = answer.send(result.map_err(StoreError::from));
         }));
         let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
         if !sent {
             return Err(closed());
         }
-        answered.await.unwrap_or_else(|_| Err(closed()))
+        let failed = || StoreError::Unavailable("a fault in the program ended the change".into());
+        answered.await.unwrap_or_else(|_| Err(failed()))
+    }
+
+    /// Ends the writer, as a fault in the program might.
+    #[cfg(feature = "conformance")]
+    pub(super) fn end(&self) {
+        if let Some(jobs) = &self.jobs {
+            let _ = jobs.send(Job::End);
+        }
     }
 }
 
@@ -166,59 +186,12 @@ impl Drop for Writer {
 }
 
 fn closed() -> StoreError {
-    StoreError::Unavailable("the store is closed".into())
-}
-
-fn in_transaction<T>(
-    connection: &mut Connection,
-    change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
-) -> rusqlite::Result<T> {
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let result = change(&transaction)?;
-    transaction.commit()?;
-    Ok(result)
-}
-
-/// The write-ahead log. SQLite's own checkpoints copy it into the database on the way, but it starts over
-/// only at a moment without readers, which may never come under load. So readers are made to wait for it.
-struct Log {
-    path: PathBuf,
-    readers: Gate,
-    /// The size at which it is made to start over.
-    limit: u64,
-}
-
-impl Log {
-    const LIMIT: u64 = 32 << 20;
-
-    fn of(database: &Path, readers: Gate) -> Self {
-        let mut path = database.as_os_str().to_owned();
-        path.push("-wal");
-        Self { path: path.into(), readers, limit: Self::LIMIT }
-    }
-
-    /// Has a large log start over, as soon as those who read now are done or stopped.
-    fn rein_in(&mut self, connection: &Connection) {
-        let size = std::fs::metadata(&self.path).map_or(0, |file| file.len());
-        if size < self.limit {
-            return;
-        }
-        let _alone = self.readers.blocking_write();
-        let busy = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |row| row.get::<_, bool>(0));
-        self.limit = match busy {
-            Ok(false) => Self::LIMIT,
-            // Another program reads the file. Each try holds up the writer, so not at every commit.
-            _ => size + Self::LIMIT,
-        };
-        if self.limit > Self::LIMIT {
-            tracing::warn!(bytes = size, "the write-ahead log grows: another program reads the database");
-        }
-    }
+    StoreError::Unavailable("the store's writer has ended; restart redrive".into())
 }
 
 /// What the writer thread works at.
 struct Desk {
-    connection: Connection,
+    database: Database,
     log: Log,
     commits: Arc<AtomicU64>,
     queue: Arc<Queue>,
@@ -233,6 +206,8 @@ impl Desk {
             match job {
                 Job::Batched(write) => batch.push(write),
                 Job::Alone(change) => alone = Some(change),
+                #[cfg(feature = "conformance")]
+                Job::End => return,
             }
             if alone.is_none() {
                 batch::gather(&mut batch, batch::LIMITS, || match waiting.try_recv().ok()? {
@@ -242,16 +217,26 @@ impl Desk {
                         alone = Some(change);
                         None
                     }
+                    #[cfg(feature = "conformance")]
+                    Job::End => None,
                 });
                 self.commit(&mut batch);
             }
             if let Some(change) = alone {
-                change(&mut self.connection);
+                self.run_alone(change);
             }
-            self.log.rein_in(&self.connection);
+            self.log.rein_in(&self.database.connection);
         }
-        if let Err(error) = self.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)") {
+        if let Err(error) = self.database.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)") {
             tracing::warn!(%error, "the last checkpoint failed; the next start catches up");
+        }
+    }
+
+    /// Runs one change. A panic in it fails this change alone; its transaction is rolled back.
+    fn run_alone(&mut self, change: Box<dyn FnOnce(&mut Database) + Send>) {
+        let database = &mut self.database;
+        if catch_unwind(AssertUnwindSafe(|| change(database))).is_err() {
+            tracing::error!("a change of the store panicked; it was not made, and the writer continues");
         }
     }
 
@@ -262,26 +247,35 @@ impl Desk {
             Err(mpsc::RecvTimeoutError::Disconnected) => return None,
             Err(mpsc::RecvTimeoutError::Timeout) => {}
         }
-        if let Err(error) = self.connection.execute_batch("PRAGMA shrink_memory") {
+        if let Err(error) = self.database.connection.execute_batch("PRAGMA shrink_memory") {
             tracing::debug!(%error, "the page cache stays as it is");
         }
         waiting.recv().ok()
     }
 
     fn commit(&mut self, batch: &mut Vec<Write>) {
-        let connection = &mut self.connection;
+        let refused = take_out_of_order(batch);
+        let database = &mut self.database;
         let commits = &self.commits;
         let results = batch::commit(batch, &mut |slice| {
-            let written = commit_slice(connection, slice)?;
+            // A panic is treated like an item that cannot be stored: the batch is split until only that item fails.
+            let written = catch_unwind(AssertUnwindSafe(|| commit_slice(database, slice)))
+                .unwrap_or_else(|_| Err(CommitError::Item("a fault in the program".into())))?;
             commits.fetch_add(1, Relaxed);
             Ok(written)
         });
-        for write in &*batch {
+        let refused = refused.into_iter().map(|write| (write, Err(StoreError::OutOfOrder)));
+        let finished: Vec<_> = batch.drain(..).zip(results).chain(refused).collect();
+        for (write, _) in &finished {
             if let Write::Publish(new, _) = write {
                 self.queue.leave(new.event.weight());
             }
         }
-        let finished: Vec<_> = batch.drain(..).zip(results).collect();
+        for (write, result) in &finished {
+            if let Write::Publish(NewEvent { order: Some(order), .. }, _) = write {
+                note_result(order, result);
+            }
+        }
         let tell = move || finished.into_iter().for_each(|(write, result)| finish(write, result));
         // On the runtime, where whoever is told wakes up anyway: the next batch need not wait for it.
         match &self.runtime {
@@ -291,8 +285,28 @@ impl Desk {
     }
 }
 
-fn commit_slice(connection: &mut Connection, slice: &[Write]) -> Result<Vec<Written>, CommitError> {
-    let apply = |transaction: &Transaction<'_>| {
+/// Takes publishes out of a batch that would break their order.
+fn take_out_of_order(batch: &mut Vec<Write>) -> Vec<Write> {
+    let publishes = batch.iter().filter_map(|write| match write {
+        Write::Publish(new, _) => Some(new),
+        _ => None,
+    });
+    let mut out_of_order = batch::find_out_of_order(publishes).into_iter();
+    let is_refused =
+        |write: &mut Write| matches!(write, Write::Publish(..)) && out_of_order.next().unwrap_or(false);
+    batch.extract_if(.., is_refused).collect()
+}
+
+fn note_result(order: &PublishOrder, result: &Result<Written, StoreError>) {
+    match result {
+        Ok(Written::Published(published)) => order.note(&Ok(published.clone())),
+        Ok(_) => {}
+        Err(error) => order.note(&Err(error.clone())),
+    }
+}
+
+fn commit_slice(database: &mut Database, slice: &[Write]) -> Result<Vec<Written>, CommitError> {
+    let apply = |transaction: &WriteTransaction<'_>| {
         let mut published = publish::Publishing::new(transaction);
         let mut written = Vec::with_capacity(slice.len());
         let mut told = Vec::new();
@@ -312,35 +326,31 @@ fn commit_slice(connection: &mut Connection, slice: &[Write]) -> Result<Vec<Writ
         notices::note(transaction, told)?;
         Ok(written)
     };
-    in_transaction(connection, apply).map_err(|error| match error.sqlite_error_code() {
-        // The item broke a rule of the schema, does not fit into a row, or needs a row that makes no sense.
-        Some(ErrorCode::ConstraintViolation | ErrorCode::TooBig | ErrorCode::TypeMismatch) | None => {
-            CommitError::Item(error.to_string())
-        }
-        _ => CommitError::Store(store_error(&error)),
+    in_transaction(database, apply).map_err(|error| match error {
+        WriteError::Store(error) => CommitError::Store(error),
+        WriteError::Sqlite(error) => match error.sqlite_error_code() {
+            // The item broke a rule of the schema, does not fit into a row, or needs a row that makes no sense.
+            Some(ErrorCode::ConstraintViolation | ErrorCode::TooBig | ErrorCode::TypeMismatch) | None => {
+                CommitError::Item(error.to_string())
+            }
+            _ => CommitError::Store(store_error(&error)),
+        },
     })
 }
 
+/// Reports the result of one write. A panic in its callback does not reach the writes after it.
 fn finish(write: Write, result: Result<Written, StoreError>) {
     match (write, result) {
-        (Write::Publish(_, done), Ok(Written::Published(published))) => done(Ok(published)),
-        (Write::Record(_, done), Ok(Written::Recorded(recorded))) => done(Ok(recorded)),
-        (Write::Mark(_, _, done), Ok(Written::Marked(marked))) => done(Ok(marked)),
-        (Write::Claim(_, done), Ok(Written::Claimed(claimed))) => done(Ok(claimed)),
-        (Write::Publish(_, done), Err(error)) => done(Err(error)),
-        (Write::Record(_, done), Err(error)) => done(Err(error)),
-        (Write::Mark(_, _, done), Err(error)) => done(Err(error)),
-        (Write::Claim(_, done), Err(error)) => done(Err(error)),
+        (Write::Publish(_, done), Ok(Written::Published(published))) => complete(done, Ok(published)),
+        (Write::Record(_, done), Ok(Written::Recorded(recorded))) => complete(done, Ok(recorded)),
+        (Write::Mark(_, _, done), Ok(Written::Marked(marked))) => complete(done, Ok(marked)),
+        (Write::Claim(_, done), Ok(Written::Claimed(claimed))) => complete(done, Ok(claimed)),
+        (Write::Publish(_, done), Err(error)) => complete(done, Err(error)),
+        (Write::Record(_, done), Err(error)) => complete(done, Err(error)),
+        (Write::Mark(_, _, done), Err(error)) => complete(done, Err(error)),
+        (Write::Claim(_, done), Err(error)) => complete(done, Err(error)),
         (Write::Publish(..) | Write::Record(..) | Write::Mark(..) | Write::Claim(..), Ok(_)) => {
             unreachable!("a write's result is of its own kind")
         }
-    }
-}
-
-pub(super) fn store_error(error: &rusqlite::Error) -> StoreError {
-    match error.sqlite_error_code() {
-        Some(ErrorCode::OperationInterrupted) => StoreError::TooSlow,
-        Some(ErrorCode::ConstraintViolation | ErrorCode::TooBig) => StoreError::Refused(error.to_string()),
-        _ => StoreError::Unavailable(error.to_string()),
     }
 }

@@ -228,7 +228,7 @@ async fn history(bench: &Bench) {
     bench.publish_new(bench.fan_out(bench.event(at(2)), &[])).await;
     for key in ["a", "b"] {
         let event = Event { idempotency_key: Some(key.into()), ..bench.event(at(3)) };
-        let claim = Some(KeyClaim { body_hash: [7; 32], expires_at: at(90 * DAY) });
+        let claim = Some(KeyClaim { body_hash: [7; 32], expires_at: at(90 * DAY), confirmed_now: at(0) });
         bench.publish_new(NewEvent { claim, ..bench.fan_out(event, &[]) }).await;
     }
     for minute in 0..5 {

@@ -9,14 +9,14 @@ mod programs;
 mod session;
 mod shared;
 
-use std::{net::SocketAddr, path::PathBuf, process::Stdio};
+use std::{ffi::OsString, net::SocketAddr, path::PathBuf, process::Stdio};
 
 use tempfile::TempDir;
 
 pub use self::database::Database;
 use self::programs::Programs;
 use crate::{
-    Proxy,
+    MovableClock, Proxy,
     service::{Keeper, blocking, free_port, make_certificates},
 };
 
@@ -36,6 +36,7 @@ pub struct Postgres {
     folder: TempDir,
     port: u16,
     settings: Vec<&'static str>,
+    environment: Vec<(&'static str, OsString)>,
     tls: bool,
 }
 
@@ -50,13 +51,59 @@ impl Postgres {
 
     /// A fresh server of one's own, as careful with its data as the defaults are.
     pub async fn start() -> Self {
-        Self::make(false).await
+        Self::make(false, Vec::new()).await
+    }
+
+    /// A fresh server with a wall clock that the test moves.
+    pub async fn start_with_clock(clock: &MovableClock) -> Self {
+        Self::make(false, clock.environment()).await
     }
 
     /// A fresh server that speaks TLS too, with a certificate for 127.0.0.1 and localhost of an authority of
     /// its own.
     pub async fn start_with_tls() -> Self {
-        Self::make(true).await
+        Self::make(true, Vec::new()).await
+    }
+
+    /// A streaming replica of this server, which receives everything through a proxy that stands before
+    /// [`address`](Self::address). It replicates asynchronously unless the server is configured otherwise.
+    pub async fn start_replica(&self, link: &Proxy) -> Self {
+        let port = link.address().port();
+        let mut replica = blocking(move || {
+            let programs = Programs::find();
+            let folder = TempDir::with_prefix("redrive-test-replica-").expect("no temporary directory");
+            programs.copy_cluster(folder.path(), port);
+            Self {
+                keeper: None,
+                programs,
+                folder,
+                port: 0,
+                settings: SETTINGS.to_vec(),
+                environment: Vec::new(),
+                tls: false,
+            }
+        })
+        .await;
+        for _ in 0..5 {
+            replica.port = free_port();
+            if replica.launch().await {
+                return replica;
+            }
+        }
+        panic!("the replica did not start");
+    }
+
+    /// Makes a replica a primary, and waits until it takes writes.
+    pub async fn promote(&self) {
+        self.query("SELECT pg_promote()").await;
+    }
+
+    /// How to connect to whichever of these servers takes writes.
+    pub fn url_of_either(&self, other: &Self) -> String {
+        let (one, other) = (self.port, other.port);
+        format!(
+            "postgres://redrive@127.0.0.1:{one},127.0.0.1:{other}/redrive?target_session_attrs=read-write"
+        )
     }
 
     /// How to connect, to an empty database.
@@ -95,6 +142,11 @@ impl Postgres {
         session::execute(&self.url(), sql).await
     }
 
+    /// What the server has logged since it was created.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
     /// Stops it in good order, though without waiting for its clients, and waits until it is gone.
     pub async fn stop(&mut self) {
         self.end("INT").await;
@@ -118,7 +170,7 @@ impl Postgres {
         self.start_again().await;
     }
 
-    async fn make(tls: bool) -> Self {
+    async fn make(tls: bool, environment: Vec<(&'static str, OsString)>) -> Self {
         let mut postgres = blocking(move || {
             let programs = Programs::find();
             let folder = TempDir::with_prefix("redrive-test-postgres-").expect("no temporary directory");
@@ -128,7 +180,7 @@ impl Postgres {
                 make_certificates(programs.user, folder.path(), &folder.path().join("data"));
                 settings.extend(TLS);
             }
-            Self { keeper: None, programs, folder, port: 0, settings, tls }
+            Self { keeper: None, programs, folder, port: 0, settings, environment, tls }
         })
         .await;
         // Somebody else may take the port before the server does.
@@ -143,7 +195,8 @@ impl Postgres {
 
     /// Starts it and waits until it takes connections; false when it has ended instead.
     async fn launch(&mut self) -> bool {
-        let server = self.programs.server("QUIT", self.folder.path(), self.port, &self.settings);
+        let mut server = self.programs.server("QUIT", self.folder.path(), self.port, &self.settings);
+        server.settings.clone_from(&self.environment);
         let keeper = self.keeper.insert(Keeper::start(&server));
         keeper.is_ready(|| session::is_ready(self.port, self.folder.path())).await
     }

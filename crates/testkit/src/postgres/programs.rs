@@ -35,14 +35,22 @@ impl Programs {
         command.args(self.user.words()).arg(self.bin.join("initdb")).arg("--pgdata").arg(&data);
         command.args(["--username=redrive", "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8"]);
         command.args(["--no-sync", "--no-instructions"]).stdin(stdin);
-        let output = without_settings(&mut command).output().expect("no `setpriv` command here");
-        assert!(
-            output.status.success(),
-            "initdb failed with {}:\n{}{}",
-            output.status,
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr),
-        );
+        run("initdb", &mut command);
+    }
+
+    /// Copies the cluster that is served at this port into `folder/data`, as a replica of it.
+    pub(super) fn copy_cluster(&self, folder: &Path, port: u16) {
+        let data = self.user.make_folder(folder, "data");
+        let mut command = Command::new("setpriv");
+        command.args(self.user.words()).arg(self.bin.join("pg_basebackup")).arg("--pgdata").arg(&data);
+        command.args([
+            "--host=127.0.0.1",
+            "--username=redrive",
+            "--write-recovery-conf",
+            "--checkpoint=fast",
+        ]);
+        command.args(["--wal-method=stream", "--no-sync"]).arg(format!("--port={port}")).stdin(Stdio::null());
+        run("pg_basebackup", &mut command);
     }
 
     /// How to run the server of this folder.
@@ -61,6 +69,17 @@ impl Programs {
             foreign: &["PG"],
         }
     }
+}
+
+fn run(name: &str, command: &mut Command) {
+    let output = without_settings(command).output().expect("no `setpriv` command here");
+    assert!(
+        output.status.success(),
+        "{name} failed with {}:\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
 }
 
 /// Settings of the person who runs the tests must not change what is tested.

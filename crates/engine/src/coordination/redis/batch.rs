@@ -81,7 +81,8 @@ impl Taken {
         }
         for section in &mut taken.batch.webhooks {
             if let Some(cap) = section.cap {
-                section.hold = Some(slots.tell(section.id, cap));
+                let (hold, used) = slots.tell(section.id, cap);
+                (section.hold, section.used) = (Some(hold), used);
                 section.need =
                     Some(section.asks.iter().filter(|AskFor(_, _, has_slot)| !has_slot).count() as u32);
             }

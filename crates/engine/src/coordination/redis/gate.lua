@@ -214,6 +214,9 @@ function Circuit.advance(circuit, policy, categories)
   elseif not policy.enabled then
     Circuit.close(circuit)
   elseif circuit.phase == 'open' then
+    -- It opened by a time that is no longer used: it waits for one sleep window from now.
+    local longest = NOW + (circuit.sleep or LONGEST_SLEEP)
+    if circuit['until'] > longest + DISORDER then circuit['until'], circuit.changed = longest, true end
     if NOW >= circuit['until'] then
       Circuit.enter(circuit, 'half_open')
       circuit.trial = { under_way = {}, answered = {}, successes = 0, issued = 0 }
@@ -370,9 +373,10 @@ end
 
 -- --- slots ----------------------------------------------------------------------------------------------------
 
--- A node holds some of the requests that a webhook may have under way, and uses them as it likes. It has `hold`, and
--- needs at least `need` more. Gives how many it holds from now on, how many nodes want some, and how many wait.
-local function slots(id, cap, hold, need)
+-- A node holds some of the requests that a webhook may have in flight, and uses them as it likes. It has `hold`, of which
+-- `used` are in use, and needs at least `need` more. Gives how many it holds from now on, how many nodes want some, and
+-- how many wait.
+local function slots(id, cap, hold, used, need)
   local key = NS .. 'slots:' .. id
   local rows = redis.call('HGETALL', key)
   local mine, others, since, earlier, waiting, nodes = nil, 0, NOW, 0, 0, { [ME] = true }
@@ -398,8 +402,9 @@ local function slots(id, cap, hold, need)
   end
   local claimants = 0
   for _ in pairs(nodes) do claimants = claimants + 1 end
-  -- What it held and did not renew in time is somebody else's now.
-  local held = math.min(hold, mine or cap, math.max(0, cap - others))
+  -- What it held and did not renew in time may belong to another node now. Requests in flight count however many may be: with a
+  -- cap that was lowered, no node begins a request before enough of them have ended.
+  local held = math.max(used, math.min(hold, mine or cap, math.max(0, cap - others)))
   local free = math.max(0, cap - others - held)
   local give = 0
   if need > 0 and waiting == 0 then
@@ -465,7 +470,7 @@ end
 local function carry_out(section)
   local answer = {}
   if not section.policy then
-    answer.slots = { slots(section.id, section.cap, section.hold, section.need) }
+    answer.slots = { slots(section.id, section.cap, section.hold, section.used or 0, section.need) }
     return answer
   end
   local key = NS .. 'circuit:' .. section.id
@@ -489,7 +494,7 @@ local function carry_out(section)
   if section.force then Circuit.force(circuit, section.force, categories) end
   local room = { free = 0 }
   if section.cap then
-    answer.slots = { slots(section.id, section.cap, section.hold, section.need) }
+    answer.slots = { slots(section.id, section.cap, section.hold, section.used or 0, section.need) }
     room.free = answer.slots[1] - section.hold
   end
   if section.asks then

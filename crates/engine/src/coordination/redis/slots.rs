@@ -104,12 +104,12 @@ impl Slots {
         Slot { slots: self.clone(), webhook }
     }
 
-    /// How many Redis is told that this node holds.
-    pub(super) fn tell(&self, webhook: WebhookId, cap: u32) -> u32 {
+    /// How many slots this node reports to Redis as held, and how many of them are in use.
+    pub(super) fn tell(&self, webhook: WebhookId, cap: u32) -> (u32, u32) {
         let slots = &mut *self.0.lock();
         let held = slots.entry(webhook).or_default();
         (held.cap, held.told, held.changed) = (cap, ticks(), false);
-        held.granted
+        (held.granted, held.used.min(held.granted))
     }
 
     /// Redis was told that this node holds so many; it holds `total` now, of which so many more are `used` at once, and
@@ -203,14 +203,14 @@ mod tests {
     fn what_is_granted_is_used_and_given_up_when_others_wait() {
         let slots = Arc::new(Slots::default());
         assert!(slots.take(id(), 4).is_none(), "nothing was granted");
-        assert_eq!(slots.tell(id(), 4), 0);
+        assert_eq!(slots.tell(id(), 4), (0, 0));
         slots.answered(id(), 0, 0, [4, 1, 0]);
         let taken: Vec<_> = (0..4).map(|_| slots.take(id(), 4).unwrap()).collect();
         assert!(slots.take(id(), 4).is_none());
         assert!(!slots.wanted(id(), 2), "what is in use is not given up");
         drop(taken);
         assert_eq!(slots.to_tell(), [(id(), 4)]);
-        assert_eq!(slots.tell(id(), 4), 2, "half of it is kept");
+        assert_eq!(slots.tell(id(), 4), (2, 0), "half of it is kept");
     }
 
     #[test]
@@ -220,7 +220,7 @@ mod tests {
         drop(other);
         slots.begin();
         assert_eq!(slots.to_tell(), [(id(), 4)]);
-        assert_eq!(slots.tell(id(), 4), 1, "one is under way");
+        assert_eq!(slots.tell(id(), 4), (1, 1), "one is in flight");
         drop(one);
     }
 
@@ -229,10 +229,10 @@ mod tests {
         let slots = Arc::new(Slots::default());
         slots.tell(id(), 4);
         slots.answered(id(), 0, 0, [4, 2, 0]);
-        let told = slots.tell(id(), 4);
+        let (told, _) = slots.tell(id(), 4);
         slots.wanted(id(), 2);
         slots.answered(id(), told, 0, [4, 2, 0]);
-        assert_eq!(slots.tell(id(), 4), 2, "given up meanwhile");
+        assert_eq!(slots.tell(id(), 4), (2, 0), "given up in between");
     }
 
     #[test]
@@ -241,8 +241,8 @@ mod tests {
         slots.tell(id(), 1);
         slots.answered(id(), 0, 1, [1, 3, 2]);
         let slot = slots.granted(id());
-        assert_eq!(slots.tell(id(), 1), 1, "a request is under way");
+        assert_eq!(slots.tell(id(), 1), (1, 1), "a request is in flight");
         drop(slot);
-        assert_eq!(slots.tell(id(), 1), 0, "and now another node may have it");
+        assert_eq!(slots.tell(id(), 1), (0, 0), "and now another node may have it");
     }
 }

@@ -52,6 +52,9 @@ pub(super) struct Section {
     pub(super) cap: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) hold: Option<u32>,
+    /// How many of those that it holds are in use.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(super) used: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) need: Option<u32>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -81,6 +84,7 @@ impl Section {
             force: None,
             cap: None,
             hold: None,
+            used: 0,
             need: None,
             asks: Vec::new(),
             own: None,

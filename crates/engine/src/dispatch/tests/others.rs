@@ -9,7 +9,7 @@ fn under(term: &Arc<Term>, ready: Ready) -> Ready {
 }
 
 fn term(epoch: i64) -> Arc<Term> {
-    Term::new("test", redrive_store::Epoch(epoch))
+    Term::new("test", redrive_store::Epoch(epoch), 0)
 }
 
 #[test]

@@ -253,6 +253,7 @@ impl Inner {
         let keys: HashMap<DeliveryId, LaneKey> =
             wanted.iter().map(|wanted| (wanted.delivery, wanted.key.clone())).collect();
         let bytes = self.dispatch.reserve_bytes(MOST_BYTES);
+        let _transfer = self.transfers.open();
         let taken = self.store.take(term.epoch, now, takes_until(now), wanted, bytes).await;
         let taken = match taken {
             Ok(taken) => taken,

@@ -1,8 +1,9 @@
 -- Ids are UUIDv7, times are Unix milliseconds, payloads and whatever endpoints say are bytes: `text` holds no NUL.
 -- A delivery that is not over is in exactly one of `leased` (a node has it) and `waiting` (nobody has it).
 --
--- Whoever takes locks takes them in this order: operations, nodes, tenants, events, runtime, lanes (by webhook and
--- lane), then the rows of deliveries, then those of the dead. A row of `waiting` is taken out only by who has locked its lane.
+-- Rows are locked in one order: operations, nodes, leased, tenants, webhooks, events, runtime, lanes (by webhook and
+-- lane), homes, waiting, deliveries, then what belongs to a delivery, then standing. See docs/adr/0044-one-lock-order.md.
+-- A row of `waiting` is taken out only by a transaction that has locked its lane, or by a ticket.
 
 CREATE TABLE tenants (
     id             text COLLATE "C" PRIMARY KEY,
@@ -83,9 +84,13 @@ END $$;
 CREATE TRIGGER audit_is_kept BEFORE UPDATE ON audit FOR EACH ROW WHEN (OLD.result IS NOT NULL)
     EXECUTE FUNCTION audit_is_kept();
 
--- An epoch is a number that is never used twice, not even after its row is gone.
+-- An epoch is a number that is never used twice, not even after its row is gone. A replica that is promoted may repeat
+-- numbers of the sequence, which is replicated late: bits of the incarnation below them keep the epochs apart.
+CREATE SEQUENCE node_numbers;
 CREATE TABLE nodes (
-    epoch     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    epoch     bigint PRIMARY KEY,
+    -- Drawn by the node when it joins. A row of its epoch with another value belongs to another node.
+    incarnation bigint NOT NULL,
     name      text NOT NULL,
     role      smallint NOT NULL,
     pools     text[] NOT NULL,
@@ -93,6 +98,13 @@ CREATE TABLE nodes (
     -- What the node sent before it last gave up on connections, and says less than this, comes too late.
     fence     bigint NOT NULL DEFAULT 0,
     joined_at bigint NOT NULL
+) WITH (fillfactor = 50);
+
+-- What nodes remember about their clock: the last confirmed time, and how often an operator has confirmed it.
+CREATE TABLE clock (
+    single        boolean PRIMARY KEY DEFAULT true CHECK (single),
+    confirmed_at  bigint,
+    confirmations bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 
 CREATE TABLE webhooks (

@@ -78,12 +78,21 @@ BEGIN SELECT RAISE(ABORT, 'an entry of the audit log is never changed'); END;
 -- AUTOINCREMENT: an epoch is never used twice, not even after its row is gone.
 CREATE TABLE nodes (
     epoch     INTEGER PRIMARY KEY AUTOINCREMENT,
+    -- Drawn by the node when it joins.
+    incarnation INTEGER NOT NULL,
     name      TEXT NOT NULL,
     role      INTEGER NOT NULL,
     -- The pools that it sends for: a JSON list.
     pools     TEXT NOT NULL,
     beats     INTEGER NOT NULL DEFAULT 0,
     joined_at INTEGER NOT NULL
+) STRICT;
+
+-- What a node remembers about its clock: the last confirmed time, and how often an operator has confirmed it.
+CREATE TABLE clock (
+    single        INTEGER PRIMARY KEY CHECK (single = 1),
+    confirmed_at  INTEGER,
+    confirmations INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
 CREATE TABLE webhooks (

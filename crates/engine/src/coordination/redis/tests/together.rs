@@ -175,6 +175,23 @@ async fn a_cap_that_is_lowered_holds_for_those_that_hold_more() {
 }
 
 #[tokio::test]
+async fn requests_in_flight_count_against_a_cap_that_is_lowered() {
+    let redis = Redis::start().await;
+    let nodes = nodes(&redis, 2).await;
+    let (first, second) = (ask(&nodes[0], &capped(4), 4).await, ask(&nodes[1], &capped(6), 2).await);
+    assert_eq!((gone(&first), gone(&second)), (4, 2), "six of six are in flight");
+    // Both nodes learn of the lower cap, and the second one's requests end.
+    drop(second);
+    assert_eq!(gone(&ask(&nodes[0], &capped(2), 1).await), 0);
+    assert_eq!(gone(&ask(&nodes[1], &capped(2), 1).await), 0, "four of two are still in flight");
+    assert!(nodes[1].shared.slots.take(capped(2).id, 2).is_none(), "what it held is not its own any more");
+    drop(first);
+    nodes[0].carry().await;
+    let begun = gone(&ask(&nodes[0], &capped(2), 2).await) + gone(&ask(&nodes[1], &capped(2), 2).await);
+    assert!(begun <= 2, "{begun} of two begin after all have ended");
+}
+
+#[tokio::test]
 async fn one_moves_a_circuit_and_all_follow() {
     let redis = Redis::start().await;
     let nodes = nodes(&redis, 2).await;

@@ -1,0 +1,221 @@
+//! Finds what the store says this epoch owns and memory does not know: leases, lanes that it holds, webhooks that are
+//! assigned to it. A delivery whose lease memory does not know is never sent, and neither is what follows it in its
+//! order; only the end of the epoch would free it.
+//!
+//! A check reads the store, then waits until every transfer that was open by then has ended, then asks memory. So a lease
+//! that is committed and not handed over yet is not suspected, however slow the machine is. What two consecutive checks
+//! find is recovered.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use redrive_core::{DeliveryId, WebhookId};
+use redrive_store::{Epoch, LaneKey, StoreError};
+
+use crate::{Inner, clock::ticks};
+
+/// Rows read at a time.
+const PAGE_SIZE: usize = 1_000;
+/// How long a check waits for open transfers. If one takes longer the check is repeated later.
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(30);
+const TRANSFER_POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// A check that took long is repeated only after this many times its duration.
+const MIN_PAUSE_FACTOR: u32 = 20;
+const MAX_LOGGED_IDS: usize = 10;
+
+/// Counts transfers: operations that may commit leases and have not handed them to the dispatcher yet. Counted in two
+/// phases, so that a check waits for those that were open when it read, and not for later ones.
+#[derive(Default)]
+pub(crate) struct Transfers {
+    phase: AtomicUsize,
+    open: [AtomicUsize; 2],
+}
+
+/// An open transfer; it ends when this is dropped.
+pub(crate) struct Transfer {
+    transfers: Arc<Transfers>,
+    phase: usize,
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        self.transfers.open[self.phase].fetch_sub(1, SeqCst);
+    }
+}
+
+impl Transfers {
+    /// Opens a transfer. To be called before the store is asked.
+    pub(crate) fn open(self: &Arc<Self>) -> Transfer {
+        let phase = self.phase.load(SeqCst) % 2;
+        self.open[phase].fetch_add(1, SeqCst);
+        Transfer { transfers: self.clone(), phase }
+    }
+
+    /// Waits until all transfers that are open now have ended. Returns false if that takes longer than `timeout`.
+    async fn wait_for_open(&self, timeout: Duration) -> bool {
+        let phase = self.phase.load(SeqCst) % 2;
+        let waiting = async {
+            // Those of the other phase are left over from a check that timed out.
+            self.wait_for(1 - phase).await;
+            self.phase.store(1 - phase, SeqCst);
+            self.wait_for(phase).await;
+        };
+        tokio::time::timeout(timeout, waiting).await.is_ok()
+    }
+
+    async fn wait_for(&self, phase: usize) {
+        while self.open[phase].load(SeqCst) > 0 {
+            tokio::time::sleep(TRANSFER_POLL_INTERVAL).await;
+        }
+    }
+}
+
+/// What the store says an epoch owns and memory does not know.
+#[derive(Default)]
+struct Unknown {
+    leases: BTreeSet<DeliveryId>,
+    lanes: BTreeSet<LaneKey>,
+    assignments: BTreeSet<WebhookId>,
+}
+
+impl Unknown {
+    /// What both checks found.
+    fn confirmed_by(&self, other: &Self) -> Self {
+        Self {
+            leases: self.leases.intersection(&other.leases).copied().collect(),
+            lanes: self.lanes.intersection(&other.lanes).cloned().collect(),
+            assignments: self.assignments.intersection(&other.assignments).copied().collect(),
+        }
+    }
+}
+
+impl Inner {
+    /// Checks and recovers, for as long as the engine runs.
+    pub(crate) async fn audit_leases(self: Arc<Self>) {
+        let interval = self.settings.lease_audit_interval;
+        let (mut last, mut pause) = ((Epoch(0), Unknown::default()), interval);
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.stop.cancelled() => return,
+            }
+            let began = ticks();
+            let epoch = self.fleet.term().epoch;
+            let found = match self.find_unknown(epoch).await {
+                Ok(found) => found.unwrap_or_default(),
+                Err(error) => {
+                    tracing::debug!(%error, "lease audit failed; will retry");
+                    Unknown::default()
+                }
+            };
+            if last.0 == epoch {
+                self.recover(epoch, found.confirmed_by(&last.1)).await;
+            }
+            last = (epoch, found);
+            pause = interval.max(ticks().saturating_sub(began) * MIN_PAUSE_FACTOR);
+        }
+    }
+
+    /// Returns `None` if memory cannot be compared now.
+    async fn find_unknown(&self, epoch: Epoch) -> Result<Option<Unknown>, StoreError> {
+        let is_comparable = || {
+            self.fleet.term().epoch == epoch && !self.fleet.term().is_over() && !self.dispatch.is_draining()
+        };
+        if !is_comparable() {
+            return Ok(None);
+        }
+        let (mut unknown, mut after, mut read) = (Unknown::default(), None, 0);
+        while read < self.settings.max_items {
+            let owned = self.store.owned_by(epoch, after, PAGE_SIZE).await?;
+            read += owned.leases.len();
+            let is_last = owned.leases.len() < PAGE_SIZE;
+            after = owned.leases.last().copied();
+            unknown.leases.extend(owned.leases.into_iter().filter(|id| !self.dispatch.owns(*id)));
+            unknown.lanes.extend(owned.lanes);
+            unknown.assignments.extend(owned.assignments);
+            if is_last {
+                break;
+            }
+        }
+        if !self.transfers.wait_for_open(TRANSFER_TIMEOUT).await || !is_comparable() {
+            return Ok(None);
+        }
+        unknown.leases.retain(|id| !self.dispatch.owns(*id));
+        unknown.lanes.retain(|key| !self.dispatch.knows_lane(key));
+        unknown.assignments.retain(|webhook| !self.fleet.homes.has(*webhook));
+        Ok(Some(unknown))
+    }
+
+    /// Releases leases. Lanes and assignments are taken into memory, which leaves them when it has no use for them.
+    async fn recover(self: &Arc<Self>, epoch: Epoch, lost: Unknown) {
+        let Unknown { leases, lanes, assignments } = lost;
+        if leases.is_empty() && lanes.is_empty() && assignments.is_empty() {
+            return;
+        }
+        let first: Vec<_> = leases.iter().take(MAX_LOGGED_IDS).map(ToString::to_string).collect();
+        tracing::error!(
+            epoch = epoch.0,
+            leases = leases.len(),
+            lanes = lanes.len(),
+            assignments = assignments.len(),
+            delivery_ids = first.join(" "),
+            "recovering leases that this node owned and did not know"
+        );
+        self.metrics.recovered("assignment", assignments.len());
+        assignments.iter().for_each(|webhook| self.fleet.homes.moved_in(*webhook));
+        self.metrics.recovered("lane", lanes.len());
+        for key in lanes {
+            let hook = self.registry.find(&*self.store, key.webhook).await.ok().flatten();
+            let moves = match &hook {
+                Some(hook) => self.dispatch.adopt_lane(self.whom(hook), &key.lane),
+                // Its webhook is gone: no node needs the lane for itself.
+                None => {
+                    let left = self.store.leave(epoch, vec![key.webhook]).await;
+                    left.unwrap_or_else(|error| tracing::debug!(%error, "lane is still held; will retry"));
+                    continue;
+                }
+            };
+            self.carry_out(moves);
+        }
+        let (leases, now) = (Vec::from_iter(leases), self.clock.now());
+        for part in leases.chunks(PAGE_SIZE) {
+            let due = part.iter().map(|id| (*id, now)).collect();
+            match self.store.release(epoch, now, due).await {
+                Ok(released) => self.metrics.recovered("lease", released),
+                Err(error) => tracing::warn!(%error, "releasing unknown leases failed; will retry"),
+            }
+        }
+        self.alarm.ring();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_check_waits_for_transfers_that_were_open_and_not_for_later_ones() {
+        let transfers = Arc::new(Transfers::default());
+        let short = Duration::from_millis(60);
+        assert!(transfers.wait_for_open(short).await, "nothing is open");
+        let before = transfers.open();
+        assert!(!transfers.wait_for_open(short).await);
+        let later = transfers.open();
+        assert!(!transfers.wait_for_open(short).await, "the first one is still open");
+        drop(before);
+        let waiting = tokio::spawn({
+            let transfers = transfers.clone();
+            async move { transfers.wait_for_open(TRANSFER_TIMEOUT).await }
+        });
+        drop(later);
+        assert!(waiting.await.is_ok_and(|ended| ended));
+        let _later = transfers.open();
+        assert!(!transfers.wait_for_open(short).await);
+    }
+}

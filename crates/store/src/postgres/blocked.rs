@@ -1,0 +1,176 @@
+//! Publishes of tenants whose rows another transaction has locked.
+//!
+//! Each blocked tenant has a queue and a task. Events that come later wait behind those that are there, so the
+//! tenant's order stays. The number of tenants, the events and bytes for each and for all of them, and the time that
+//! an event waits are bounded. All blocked tenants together may use half of what may wait to be published, so that the
+//! other tenants are not refused because of them.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use redrive_core::TenantId;
+
+use super::{
+    Shared,
+    publish_writer::{
+        PUBLISH_LOCK_TIMEOUT, PublishProgress, QueuedPublish, finish, publish_batch, refuse_out_of_order,
+    },
+};
+use crate::{
+    batch::{self, Queue},
+    error::StoreError,
+};
+
+/// How many tenants may be blocked at the same time; publishes of more fail immediately.
+const MAX_BLOCKED_TENANTS: usize = 256;
+/// How many events of a blocked tenant may wait.
+const MAX_EVENTS_PER_TENANT: usize = 1_000;
+/// How many bytes of a blocked tenant's events may wait.
+const MAX_BYTES_PER_TENANT: usize = 8 * 1024 * 1024;
+/// The pause before a blocked tenant is tried again.
+const RETRY_DELAY: Duration = Duration::from_millis(50);
+
+/// The queues of blocked tenants.
+pub(super) struct BlockedTenants {
+    shared: Arc<Shared>,
+    /// What may wait to be published for all tenants.
+    publishing_limit: Arc<Queue>,
+    /// What may wait for all blocked tenants.
+    blocked_limit: Queue,
+    /// How long an event may wait before its publish fails.
+    max_wait: Duration,
+    queues: Mutex<HashMap<TenantId, TenantQueue>>,
+}
+
+/// The events of a blocked tenant.
+#[derive(Default)]
+struct TenantQueue {
+    publishes: Vec<QueuedPublish>,
+    bytes: usize,
+}
+
+impl TenantQueue {
+    fn has_room(&self) -> bool {
+        self.publishes.len() < MAX_EVENTS_PER_TENANT && self.bytes < MAX_BYTES_PER_TENANT
+    }
+
+    fn replace(&mut self, publishes: Vec<QueuedPublish>) {
+        self.bytes = publishes.iter().map(|publish| publish.new.event.weight()).sum();
+        self.publishes = publishes;
+    }
+}
+
+impl BlockedTenants {
+    pub(super) fn new(shared: &Arc<Shared>, publishing_limit: &Arc<Queue>, max_wait: Duration) -> Self {
+        Self {
+            shared: shared.clone(),
+            publishing_limit: publishing_limit.clone(),
+            blocked_limit: Queue::half_of(publishing_limit),
+            max_wait,
+            queues: Mutex::default(),
+        }
+    }
+
+    /// Puts an event behind those of its tenant, or returns it if its tenant is not blocked.
+    pub(super) fn try_push(&self, publish: QueuedPublish) -> Option<QueuedPublish> {
+        let mut queues = self.queues.lock();
+        let Some(queue) = queues.get_mut(&publish.new.event.tenant) else { return Some(publish) };
+        let bytes = publish.new.event.weight();
+        if queue.has_room() && self.blocked_limit.enter(bytes) {
+            queue.publishes.push(publish);
+            queue.bytes += bytes;
+            return None;
+        }
+        drop(queues);
+        finish(&self.publishing_limit, publish, Err(StoreError::Overloaded));
+        None
+    }
+
+    /// Opens the queue of a tenant and starts its task.
+    pub(super) fn open(self: &Arc<Self>, tenant: TenantId, publishes: Vec<QueuedPublish>) {
+        let has_room = self.queues.lock().len() < MAX_BLOCKED_TENANTS;
+        let (publishes, refused): (Vec<_>, Vec<_>) = publishes
+            .into_iter()
+            .partition(|publish| has_room && self.blocked_limit.enter(publish.new.event.weight()));
+        for publish in refused {
+            finish(&self.publishing_limit, publish, Err(locked()));
+        }
+        if publishes.is_empty() {
+            return;
+        }
+        tracing::warn!(%tenant, "another transaction has locked this tenant; its publishes wait apart from the others");
+        self.queues.lock().entry(tenant.clone()).or_default().replace(publishes);
+        tokio::spawn(run_blocked_tenant(self.clone(), tenant));
+    }
+
+    /// The events to publish next. Returns `None`, and closes the queue, if there are none.
+    fn take(&self, tenant: &TenantId) -> Option<Vec<QueuedPublish>> {
+        let mut queues = self.queues.lock();
+        let queue = queues.get_mut(tenant)?;
+        if queue.publishes.is_empty() {
+            queues.remove(tenant);
+            return None;
+        }
+        let mut rest = std::mem::take(&mut queue.publishes).into_iter();
+        let mut batch = Vec::new();
+        batch::gather(&mut batch, batch::LIMITS, || rest.next());
+        queue.replace(rest.collect());
+        Some(batch)
+    }
+
+    /// Puts events back in front of those that came later.
+    fn put_back(&self, tenant: &TenantId, mut publishes: Vec<QueuedPublish>) {
+        let mut queues = self.queues.lock();
+        let queue = queues.entry(tenant.clone()).or_default();
+        publishes.append(&mut queue.publishes);
+        queue.replace(publishes);
+    }
+}
+
+fn locked() -> StoreError {
+    let reason = "another transaction has locked this tenant; publish again, and look for long transactions";
+    StoreError::Busy(reason.into())
+}
+
+/// Closes the queue of a tenant whose task ends. After a panic the queue would otherwise stay, and fill up.
+struct CloseQueue<'a> {
+    tenants: &'a BlockedTenants,
+    tenant: &'a TenantId,
+}
+
+impl Drop for CloseQueue<'_> {
+    fn drop(&mut self) {
+        let left = self.tenants.queues.lock().remove(self.tenant).unwrap_or_default();
+        for publish in left.publishes {
+            finish(&self.tenants.blocked_limit, publish, Err(locked()));
+        }
+    }
+}
+
+/// Publishes the events of a blocked tenant until its queue is empty.
+async fn run_blocked_tenant(tenants: Arc<BlockedTenants>, tenant: TenantId) {
+    let _close = CloseQueue { tenants: &tenants, tenant: &tenant };
+    let limit = &tenants.blocked_limit;
+    while let Some(mut batch) = tenants.take(&tenant) {
+        refuse_out_of_order(&mut batch, limit);
+        let events: Vec<_> = batch.iter().map(|publish| &publish.new).collect();
+        let results = publish_batch(&tenants.shared, &tenants.shared.blocked_publishing, &events).await;
+        let mut blocked = Vec::new();
+        for (publish, progress) in batch.into_iter().zip(results) {
+            match progress {
+                PublishProgress::Finished(result) => finish(limit, publish, result),
+                PublishProgress::Blocked if publish.blocked_for > tenants.max_wait => {
+                    finish(limit, publish, Err(locked()));
+                }
+                PublishProgress::Blocked => blocked.push(publish),
+            }
+        }
+        for publish in &mut blocked {
+            publish.blocked_for += PUBLISH_LOCK_TIMEOUT + RETRY_DELAY;
+        }
+        if !blocked.is_empty() {
+            tenants.put_back(&tenant, blocked);
+            tokio::time::sleep(RETRY_DELAY).await;
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What nodes remember about their clock, and due times after time went back.
+
+use redrive_core::{Time, WebhookId, breaker::SavedCircuit, clock_discipline::SetBack};
+
+use super::{
+    Postgres,
+    convert::{Col, get, get_opt, plain},
+    session::{Failure, Tx},
+    webhooks::to_json,
+};
+use crate::{Answer, ClockState, Clocks, LaneCursor};
+
+const SELECT_STATE: &str = "SELECT confirmed_at, confirmations FROM clock";
+const UPSERT_CONFIRMED_TIME: &str = "INSERT INTO clock (confirmed_at) VALUES ($1)
+     ON CONFLICT (single) DO UPDATE SET confirmed_at = excluded.confirmed_at";
+const INCREMENT_CONFIRMATIONS: &str = "INSERT INTO clock (confirmations) VALUES (1)
+     ON CONFLICT (single) DO UPDATE SET confirmations = clock.confirmations + 1 RETURNING confirmations";
+/// Lanes are locked in their order, before anything that waits in them, as by every other writer.
+const LOCK_LANES: &str = "SELECT webhook, lane FROM lanes WHERE (webhook, lane) > ($1, $2)
+     ORDER BY webhook, lane LIMIT $3 FOR UPDATE";
+const UPDATE_WAITING: &str = "UPDATE waiting SET due = due - $4,
+         place = CASE WHEN lane < 'A' THEN place ELSE due - $4 END
+     WHERE delivery = ANY(ARRAY(
+         SELECT w.delivery FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
+             SELECT delivery FROM waiting WHERE webhook = k.webhook AND lane = k.lane AND due >= $3 AND due < $5
+             OFFSET 0) w))";
+/// The lanes are locked: their places do not change.
+const UPDATE_LANES: &str = "UPDATE lanes SET wake_at = $3 WHERE ctid = ANY(ARRAY(
+         SELECT l.place FROM unnest($1::uuid[], $2::text[]) AS k(webhook, lane) CROSS JOIN LATERAL (
+             SELECT ctid AS place FROM lanes WHERE webhook = k.webhook AND lane = k.lane
+                 AND wake_at > $3 AND wake_at < $4
+             OFFSET 0) l))";
+/// Rows are locked in the order of their webhooks, as by every other writer.
+const LOCK_HOLDS: &str = "SELECT webhook, hold_until, circuit FROM runtime
+     WHERE hold_until >= $1 AND hold_until < $2 OR circuit_until >= $1 AND circuit_until < $2
+     ORDER BY webhook FOR UPDATE";
+const UPDATE_HOLDS: &str =
+    "UPDATE runtime r SET hold_until = k.hold_until, circuit = coalesce(k.circuit, r.circuit),
+         circuit_until = coalesce(k.circuit_until, r.circuit_until),
+         circuit_since = coalesce(k.circuit_since, r.circuit_since)
+     FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[])
+         AS k(webhook, hold_until, circuit, circuit_until, circuit_since)
+     WHERE r.webhook = k.webhook";
+
+/// The statements that go through all lanes in steps: a test explains their plans.
+#[cfg(feature = "conformance")]
+pub(super) const PLANNED: [(&str, &str); 3] = [
+    ("lanes to set back", LOCK_LANES),
+    ("waiting to set back", UPDATE_WAITING),
+    ("lanes to look at again", UPDATE_LANES),
+];
+
+impl Clocks for Postgres {
+    fn clock_state(&self) -> Answer<'_, ClockState> {
+        Box::pin(async move {
+            self.read(|session| async move {
+                let rows = session.query(SELECT_STATE, &[]).await?;
+                let Some(row) = rows.first() else { return Ok(ClockState::default()) };
+                Ok(ClockState { confirmed_at: get_opt(row, 0)?, confirmations: plain(row, 1)? })
+            })
+            .await
+        })
+    }
+
+    fn store_confirmed_time(&self, confirmed_at: Time) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let store =
+                |tx: Tx| async move { tx.execute(UPSERT_CONFIRMED_TIME, &[&Col(confirmed_at)]).await };
+            self.write(store).await.map(drop)
+        })
+    }
+
+    fn confirm_clock(&self) -> Answer<'_, i64> {
+        Box::pin(async move {
+            self.write(|tx| async move { plain(&tx.query_one(INCREMENT_CONFIRMATIONS, &[]).await?, 0) }).await
+        })
+    }
+
+    fn set_due_back(
+        &self,
+        set_back: SetBack,
+        now: Time,
+        after: Option<LaneCursor>,
+        limit: usize,
+    ) -> Answer<'_, Option<LaneCursor>> {
+        Box::pin(async move {
+            let last = self.write(|tx| set_due_back(tx, set_back, now, after.clone(), limit)).await?;
+            self.shared.hints.work();
+            Ok(last)
+        })
+    }
+
+    fn set_holds_back(&self, set_back: SetBack) -> Answer<'_, usize> {
+        Box::pin(async move { self.write(|tx| set_holds_back(tx, set_back)).await })
+    }
+}
+
+async fn set_holds_back(tx: Tx, set_back: SetBack) -> Result<usize, Failure> {
+    let rows = tx.query(LOCK_HOLDS, &[&Col(set_back.from), &Col(Time::FOREVER)]).await?;
+    let (mut webhooks, mut holds, mut circuits) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut untils, mut sinces) = (Vec::new(), Vec::new());
+    for row in &rows {
+        webhooks.push(Col(get::<WebhookId>(row, 0)?));
+        holds.push(Col(set_back.moved(get(row, 1)?)));
+        let mut circuit: Option<SavedCircuit> =
+            plain::<Option<&str>>(row, 2)?.map(serde_json::from_str).transpose()?;
+        circuit.iter_mut().for_each(|circuit| circuit.set_back(&set_back));
+        circuits.push(circuit.as_ref().map(to_json).transpose()?);
+        untils.push(circuit.as_ref().map(|circuit| Col(circuit.blocked_until().unwrap_or_default())));
+        sinces.push(circuit.as_ref().map(|circuit| Col(circuit.since)));
+    }
+    tx.execute(UPDATE_HOLDS, &[&webhooks, &holds, &circuits, &untils, &sinces]).await?;
+    Ok(rows.len())
+}
+
+async fn set_due_back(
+    tx: Tx,
+    set_back: SetBack,
+    now: Time,
+    after: Option<LaneCursor>,
+    limit: usize,
+) -> Result<Option<LaneCursor>, Failure> {
+    let (webhook, lane) = match after {
+        Some((webhook, lane)) => (*webhook.as_bytes(), lane),
+        None => ([0; 16], String::new()),
+    };
+    let rows = tx.query(LOCK_LANES, &[&Col(webhook), &lane, &(limit as i64)]).await?;
+    let lanes: Vec<LaneCursor> =
+        rows.iter().map(|row| Ok((get(row, 0)?, plain(row, 1)?))).collect::<Result<_, Failure>>()?;
+    let webhooks: Vec<_> = lanes.iter().map(|(webhook, _)| Col(*webhook)).collect();
+    let names: Vec<_> = lanes.iter().map(|(_, lane)| lane.as_str()).collect();
+    let (from, by) = (Col(set_back.from), set_back.by.as_millis() as i64);
+    tx.execute(UPDATE_WAITING, &[&webhooks, &names, &from, &by, &Col(Time::FOREVER)]).await?;
+    tx.execute(UPDATE_LANES, &[&webhooks, &names, &Col(now), &Col(Time::FOREVER)]).await?;
+    Ok(lanes.last().filter(|_| lanes.len() == limit).cloned())
+}

@@ -1,0 +1,348 @@
+//! The one statement that stores events with everything they fan out to.
+//!
+//! The statement takes every lock that a publish needs and commits by itself. A client that is frozen or cut off
+//! before it has sent the whole statement holds no lock. Deliveries that wait in an order need a second statement;
+//! both are sent together with BEGIN and COMMIT, without waiting for a result in between.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet, HashMap},
+};
+
+use redrive_core::{DeliveryStatus, TenantId, Time, WebhookId, tenant::DEFAULT_POOL};
+use tokio_postgres::types::ToSql;
+
+use super::{
+    convert::{Col, get_opt, plain},
+    lanes::{self, Keys, early_lanes, wake_lanes},
+    publish::key_hash,
+    session::{Failure, Tx},
+};
+use crate::{Birth, NewDelivery, NewEvent, codes::Code};
+
+/// Events and deliveries of tenants whose configuration version is still the expected one. Their sequence numbers
+/// come from the tenant's row, which the UPDATE locks until the commit. A statement that reaches the server after its
+/// sender raised the fence changes nothing.
+macro_rules! insert_events {
+    () => {
+        "WITH live AS (SELECT epoch FROM nodes WHERE epoch = $1 AND fence <= $26 FOR KEY SHARE),
+     t AS (
+         UPDATE tenants t SET next_seq = t.next_seq + ($3::bigint[])[array_position($2::text[], t.id)]
+         WHERE t.id = ANY($2::text[]) AND t.config_version = ($4::bigint[])[array_position($2::text[], t.id)]
+             AND (SELECT true FROM live)
+         RETURNING t.id, t.next_seq - ($3::bigint[])[array_position($2::text[], t.id)] AS first),
+     new_events AS (
+         INSERT INTO events (id, tenant, seq, event_type, timestamp, idempotency_key, source, subject, priority,
+                             metadata, data, trace)
+         SELECT e.id, e.tenant, t.first + e.nth, e.event_type, e.timestamp, e.idempotency_key, e.source, e.subject,
+                e.priority, e.metadata, e.data, e.trace
+         FROM unnest($5::uuid[], $6::text[], $7::bigint[], $8::text[], $9::bigint[], $27::text[], $10::text[],
+                     $11::text[], $12::smallint[], $13::bytea[], $14::bytea[], $15::bytea[])
+              AS e(id, tenant, nth, event_type, timestamp, idempotency_key, source, subject, priority, metadata,
+                   data, trace)
+         JOIN t ON t.id = e.tenant COLLATE \"C\"),
+     new_deliveries AS (
+         INSERT INTO deliveries (id, tenant, event, webhook, round, status, format, priority, created_at)
+         SELECT d.id, d.tenant, d.event, d.webhook, 1, $16::smallint, d.format, d.priority, d.created_at
+         FROM unnest($17::uuid[], $18::text[], $19::uuid[], $20::uuid[], $21::smallint[], $22::smallint[],
+                     $23::bigint[]) AS d(id, tenant, event, webhook, format, priority, created_at)
+         JOIN t ON t.id = d.tenant COLLATE \"C\"), "
+    };
+}
+/// Leases of the same tenants' deliveries.
+macro_rules! insert_leases {
+    () => {
+        "new_leases AS (
+         INSERT INTO leased (epoch, delivery, webhook, lane, seq)
+         SELECT $1, d.id, d.webhook, d.lane, t.first + d.nth
+         FROM unnest($17::uuid[], $18::text[], $20::uuid[], $24::text[], $25::bigint[])
+              AS d(id, tenant, webhook, lane, nth)
+         JOIN t ON t.id = d.tenant COLLATE \"C\")"
+    };
+}
+/// Idempotency keys of the same tenants. A key that another transaction has committed is found by the unique index,
+/// whatever the statement's snapshot shows; it is replaced only if it expired no later than $33.
+macro_rules! take_keys {
+    () => {
+        "taken AS (
+         INSERT INTO idempotency (tenant, key_hash, event, body_hash, expires_at)
+         SELECT c.tenant, c.key_hash, c.event, c.body_hash, c.expires_at
+         FROM unnest($28::text[], $29::bytea[], $30::uuid[], $31::bytea[], $32::bigint[])
+              AS c(tenant, key_hash, event, body_hash, expires_at)
+         JOIN t ON t.id = c.tenant COLLATE \"C\"
+         ON CONFLICT (tenant, key_hash) DO UPDATE
+         SET event = excluded.event, body_hash = excluded.body_hash, expires_at = excluded.expires_at
+         WHERE idempotency.expires_at <= $33
+         RETURNING tenant), "
+    };
+}
+/// The end of a statement with keys. It divides by zero, which rolls everything back, if a key was not taken or if
+/// fewer than $34 tenants were as expected.
+macro_rules! return_checked {
+    () => {
+        "SELECT t.id, t.first, 1 / CASE WHEN (SELECT count(*) FROM taken) = (
+                SELECT count(*) FROM unnest($28::text[]) AS c(tenant) JOIN t ON t.id = c.tenant COLLATE \"C\")
+             AND (SELECT count(*) FROM t) >= $34::bigint THEN 1 ELSE 0 END
+     FROM (VALUES (1)) AS one(row) LEFT JOIN t ON true"
+    };
+}
+/// Publishes events without keys whose deliveries are all leased by the publishing node. Returns the tenants it was
+/// done for, each with its first sequence number.
+const INSERT_LEASED: &str = concat!(insert_events!(), insert_leases!(), "\n     SELECT t.id, t.first FROM t");
+/// The same for events with keys.
+const INSERT_KEYED: &str =
+    concat!(insert_events!(), take_keys!(), insert_leases!(), "\n     ", return_checked!());
+/// The same if some deliveries wait.
+const INSERT_WAITING: &str = concat!(
+    insert_events!(),
+    take_keys!(),
+    "new_leases AS (
+         INSERT INTO leased (epoch, delivery, webhook, lane, seq)
+         SELECT $1, d.id, d.webhook, d.lane, t.first + d.nth
+         FROM unnest($17::uuid[], $18::text[], $20::uuid[], $24::text[], $25::bigint[], $35::bigint[])
+              AS d(id, tenant, webhook, lane, nth, due)
+         JOIN t ON t.id = d.tenant COLLATE \"C\" WHERE d.due IS NULL),
+     new_waits AS (
+         INSERT INTO waiting (delivery, webhook, lane, place, seq, due, created_at)
+         SELECT d.id, d.webhook, d.lane, CASE WHEN d.lane COLLATE \"C\" < 'A' THEN 0 ELSE d.due END,
+                t.first + d.nth, d.due, d.created_at
+         FROM unnest($17::uuid[], $18::text[], $20::uuid[], $23::bigint[], $24::text[], $25::bigint[],
+                     $35::bigint[]) AS d(id, tenant, webhook, created_at, lane, nth, due)
+         JOIN t ON t.id = d.tenant COLLATE \"C\" WHERE d.due IS NOT NULL),
+     k AS (
+         SELECT k.webhook, k.lane, k.wake_at
+         FROM unnest($36::uuid[], $37::text[], $38::bigint[], $39::text[]) AS k(webhook, lane, wake_at, tenant)
+         JOIN t ON t.id = k.tenant COLLATE \"C\"), ",
+    early_lanes!("$36", "$40"),
+    ", woken AS (",
+    wake_lanes!("$41"),
+    ")
+     ",
+    return_checked!()
+);
+
+/// The statements whose cost must follow what they write: a test explains their plans.
+#[cfg(feature = "conformance")]
+pub(super) const PLANNED: [(&str, &str); 3] = [
+    ("publish leased", INSERT_LEASED),
+    ("publish with keys", INSERT_KEYED),
+    ("publish waiting", INSERT_WAITING),
+];
+
+/// Events of one epoch that are published together. All events of a tenant have the same configuration version, and
+/// no idempotency key occurs twice with two events that both keep it.
+pub(super) struct Insertion<'a> {
+    events: Vec<&'a NewEvent>,
+    tenants: Tenants<'a>,
+    /// The position of each event among those of its tenant.
+    nth: Vec<i64>,
+    wakes: Wakes<'a>,
+    orders: Keys,
+    /// The latest expiry among the keys that may be replaced.
+    replaceable_until: Time,
+}
+
+/// How many events each tenant has, and the configuration version that their fan-out was computed from.
+type Tenants<'a> = BTreeMap<&'a TenantId, (i64, i64)>;
+
+/// When the lanes that a delivery is put into are to look for work, and whose they are.
+type Wakes<'a> = BTreeMap<(WebhookId, Cow<'a, str>), (Time, &'a TenantId)>;
+
+/// The first sequence number of each tenant whose events were stored.
+pub(super) type FirstNumbers = HashMap<TenantId, i64>;
+
+impl<'a> Insertion<'a> {
+    /// Returns `None` if the events differ in epoch, or those of a tenant in configuration version.
+    pub(super) fn new(events: Vec<&'a NewEvent>, replaceable_until: Time) -> Option<Self> {
+        let mut tenants = Tenants::new();
+        let mut nth = Vec::with_capacity(events.len());
+        for new in &events {
+            let (count, version) = tenants.entry(&new.event.tenant).or_insert((0, new.config_version));
+            if *version != new.config_version || new.epoch != events.first()?.epoch {
+                return None;
+            }
+            nth.push(*count);
+            *count += 1;
+        }
+        let (wakes, orders) = wakes(&events);
+        Some(Self { events, tenants, nth, wakes, orders, replaceable_until })
+    }
+
+    /// Whether the events may be stored without reading idempotency keys first.
+    pub(super) fn needs_no_reading(&self) -> bool {
+        self.orders.is_empty() && self.events.iter().all(|new| new.claim.is_none())
+    }
+
+    pub(super) fn events(&self) -> &[&'a NewEvent] {
+        &self.events
+    }
+
+    /// The sequence numbers of the events, in their order; `None` for those that were not stored.
+    pub(super) fn sequence_numbers(&self, first: &FirstNumbers) -> Vec<Option<i64>> {
+        let numbers = self.events.iter().zip(&self.nth);
+        numbers.map(|(new, nth)| Some(first.get(&new.event.tenant)? + nth)).collect()
+    }
+
+    /// Stores the events. Returns the tenants it was done for; for the others nothing was done.
+    pub(super) async fn run(&self, tx: &Tx, fence: i64) -> Result<FirstNumbers, Failure> {
+        let mut columns = self.columns(fence);
+        let statement = match (self.wakes.is_empty(), self.events.iter().any(|new| new.claim.is_some())) {
+            (true, false) => INSERT_LEASED,
+            (true, true) => INSERT_KEYED,
+            (false, _) => INSERT_WAITING,
+        };
+        if statement != INSERT_LEASED {
+            columns.extend(self.key_columns());
+        }
+        if statement == INSERT_WAITING {
+            columns.extend(self.waiting_columns());
+        }
+        let columns: Vec<_> = columns.iter().map(|column| &**column as &(dyn ToSql + Sync)).collect();
+        let rows = match self.orders.is_empty() {
+            true => tx.query(statement, &columns).await?,
+            false => self.run_in_order(tx, statement, &columns).await?,
+        };
+        tx.committed();
+        let mut first = FirstNumbers::new();
+        for row in &rows {
+            if let Some(tenant) = get_opt(row, 0)? {
+                first.insert(tenant, plain(row, 1)?);
+            }
+        }
+        Ok(first)
+    }
+
+    /// Sends the statement between BEGIN and COMMIT, and before COMMIT the one that sets the wake-up time of ordered
+    /// lanes by their first delivery.
+    async fn run_in_order(
+        &self,
+        tx: &Tx,
+        statement: &str,
+        columns: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<tokio_postgres::Row>, Failure> {
+        tx.prepare(&[statement, lanes::LOOK]).await?;
+        let (begun, rows, set, committed) = tokio::join!(
+            biased;
+            tx.begin(),
+            tx.query(statement, columns),
+            lanes::set_by_first(tx, &self.orders),
+            tx.commit_unseen(),
+        );
+        begun?;
+        let rows = rows?;
+        set?;
+        committed?;
+        Ok(rows)
+    }
+
+    /// The values $1 to $27.
+    fn columns(&self, fence: i64) -> Vec<Column<'_>> {
+        let events = || self.events.iter().map(|new| &*new.event);
+        let deliveries = || deliveries(&self.events);
+        let places =
+            self.events.iter().zip(&self.nth).flat_map(|(new, nth)| new.deliveries.iter().map(move |_| *nth));
+        vec![
+            Box::new(self.events.first().map_or(0, |new| new.epoch.0)),
+            column(self.tenants.keys(), |tenant| tenant.as_str()),
+            column(self.tenants.values(), |(count, _)| *count),
+            column(self.tenants.values(), |(_, version)| *version),
+            column(events(), |event| Col(event.id)),
+            column(events(), |event| event.tenant.as_str()),
+            Box::new(&self.nth[..]),
+            column(events(), |event| &*event.event_type),
+            column(events(), |event| Col(event.timestamp)),
+            column(events(), |event| event.source.as_deref()),
+            column(events(), |event| event.subject.as_deref()),
+            column(events(), |event| Col(event.priority)),
+            column(events(), |event| event.metadata.as_deref()),
+            column(events(), |event| &event.data[..]),
+            column(events(), |event| event.trace.as_ref().map(|trace| trace.to_bytes())),
+            Box::new(DeliveryStatus::Pending.code()),
+            column(deliveries(), |(_, delivery)| Col(delivery.id)),
+            column(deliveries(), |(new, _)| new.event.tenant.as_str()),
+            column(deliveries(), |(new, _)| Col(new.event.id)),
+            column(deliveries(), |(_, delivery)| Col(delivery.webhook)),
+            column(deliveries(), |(_, delivery)| Col(delivery.format)),
+            column(deliveries(), |(new, _)| Col(new.event.priority)),
+            column(deliveries(), |(new, _)| Col(new.event.timestamp)),
+            column(deliveries(), |(_, delivery)| delivery.lane.code()),
+            Box::new(places.collect::<Vec<_>>()),
+            Box::new(fence),
+            column(events(), |event| event.idempotency_key.as_deref()),
+        ]
+    }
+
+    /// The values $28 to $34. Of two events with the same key the later one keeps it: the earlier one's has expired.
+    fn key_columns(&self) -> Vec<Column<'_>> {
+        let mut seen = BTreeSet::new();
+        let mut claims: Vec<_> = self
+            .events
+            .iter()
+            .filter_map(|new| Some((&new.event, new.claim.as_ref()?, key_hash(&new.event))))
+            .rev()
+            .filter(|(event, _, hash)| seen.insert((&event.tenant, *hash)))
+            .collect();
+        // Two transactions that insert the same keys do so in the same order.
+        claims.sort_by(|(a, _, a_hash), (b, _, b_hash)| (&a.tenant, a_hash).cmp(&(&b.tenant, b_hash)));
+        // Ordered lanes are set by a statement of their own, which expects them to be locked: all tenants or none.
+        let min_tenants = if self.orders.is_empty() { 0 } else { self.tenants.len() as i64 };
+        vec![
+            column(claims.iter(), |(event, ..)| event.tenant.as_str()),
+            column(claims.iter(), |(_, _, hash)| hash.to_vec()),
+            column(claims.iter(), |(event, ..)| Col(event.id)),
+            column(claims.iter(), |(_, claim, _)| claim.body_hash.to_vec()),
+            column(claims.iter(), |(_, claim, _)| Col(claim.expires_at)),
+            Box::new(Col(self.replaceable_until)),
+            Box::new(min_tenants),
+        ]
+    }
+
+    /// The values $35 to $41.
+    fn waiting_columns(&self) -> Vec<Column<'_>> {
+        let due = |birth| match birth {
+            Birth::Leased => None,
+            Birth::Waiting(due) => Some(Col(due)),
+        };
+        let wakes = &self.wakes;
+        vec![
+            column(deliveries(&self.events), |(_, delivery)| due(delivery.birth)),
+            column(wakes.keys(), |(webhook, _)| Col(*webhook)),
+            column(wakes.keys(), |(_, code)| code.clone()),
+            column(wakes.values(), |(at, _)| Col(*at)),
+            column(wakes.values(), |(_, tenant)| tenant.as_str()),
+            Box::new(Col(Time::FOREVER)),
+            Box::new(DEFAULT_POOL),
+        ]
+    }
+}
+
+type Column<'a> = Box<dyn ToSql + Send + Sync + 'a>;
+
+fn column<'a, T, C: ToSql + Send + Sync + 'a>(
+    rows: impl Iterator<Item = T>,
+    get: impl Fn(T) -> C,
+) -> Column<'a> {
+    Box::new(rows.map(get).collect::<Vec<_>>())
+}
+
+fn deliveries<'s, 'a>(
+    events: &'s [&'a NewEvent],
+) -> impl Iterator<Item = (&'a NewEvent, &'a NewDelivery)> + Clone + 's {
+    events.iter().flat_map(|new| new.deliveries.iter().map(move |delivery| (*new, delivery)))
+}
+
+/// When lanes are to look for work, and which of them are orders.
+fn wakes<'a>(events: &[&'a NewEvent]) -> (Wakes<'a>, Keys) {
+    let (mut wakes, mut orders) = (Wakes::new(), Keys::new());
+    for (new, delivery) in deliveries(events) {
+        if let Birth::Waiting(due) = delivery.birth {
+            let code = delivery.lane.code();
+            if delivery.lane.is_ordered() {
+                orders.insert((delivery.webhook, code.clone().into_owned()));
+            }
+            let (at, _) = wakes.entry((delivery.webhook, code)).or_insert((due, &new.event.tenant));
+            *at = due.min(*at);
+        }
+    }
+    (wakes, orders)
+}

@@ -1,0 +1,344 @@
+//! The task that publishes: it gathers what waits while the batch before is being committed.
+//!
+//! A tenant whose rows another transaction has locked does not delay the others. When a batch fails because a lock
+//! was not available in time, events of locked tenants move to queues of their own, see `blocked`.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    future::Future,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use redrive_core::TenantId;
+use tokio::{sync::mpsc, task::AbortHandle};
+
+use super::{
+    Options, Shared,
+    blocked::BlockedTenants,
+    publish,
+    session::{Failure, Sessions, TRIES},
+};
+use crate::{
+    Birth, Done, NewEvent, PublishOrder, Published,
+    batch::{self, CommitError, Queue, Weighed, complete},
+    error::StoreError,
+    order,
+};
+
+/// How long a publish statement waits for a row that another transaction has locked.
+pub(super) const PUBLISH_LOCK_TIMEOUT: Duration = Duration::from_millis(250);
+/// A batch that takes longer makes the node not ready.
+const STALL_THRESHOLD: Duration = Duration::from_secs(3);
+
+/// An event that waits to be stored, and the callback that gets the result.
+pub(super) struct QueuedPublish {
+    pub(super) new: NewEvent,
+    pub(super) done: Done<Published>,
+    /// How long it has waited for a locked tenant.
+    pub(super) blocked_for: Duration,
+}
+
+impl Weighed for QueuedPublish {
+    fn weight(&self) -> (usize, usize) {
+        (1 + 2 * self.new.deliveries.len(), self.new.event.weight())
+    }
+}
+
+/// What became of an event of a batch.
+pub(super) enum PublishProgress {
+    Finished(Result<Published, StoreError>),
+    /// A row of its tenant is locked by another transaction. Nothing was done.
+    Blocked,
+}
+
+/// Whether the batch that is being committed takes too long.
+#[derive(Default)]
+pub(super) struct PublishWatch {
+    stalled: AtomicBool,
+}
+
+impl PublishWatch {
+    /// Waits for a batch, and notes if it takes too long.
+    async fn watch<T>(&self, batch: impl Future<Output = T>) -> T {
+        let mut batch = pin!(batch);
+        if let Ok(result) = tokio::time::timeout(STALL_THRESHOLD, batch.as_mut()).await {
+            return result;
+        }
+        self.stalled.store(true, Relaxed);
+        tracing::warn!(
+            "publishing has not progressed for {STALL_THRESHOLD:?}; this node is not ready until it does"
+        );
+        let result = batch.await;
+        self.stalled.store(false, Relaxed);
+        result
+    }
+
+    /// Fails if the batch has been running for too long.
+    pub(super) fn check(&self) -> Result<(), StoreError> {
+        match self.stalled.load(Relaxed) {
+            false => Ok(()),
+            true => Err(StoreError::Unavailable(format!(
+                "publishing has not progressed for {STALL_THRESHOLD:?}; look in pg_stat_activity for locks, for slow \
+                 statements and for commits that wait for a standby"
+            ))),
+        }
+    }
+}
+
+/// Starts the task that publishes. It ends when the sender is dropped.
+pub(super) fn start(
+    shared: &Arc<Shared>,
+    options: &Options,
+    queue: &Arc<Queue>,
+) -> (mpsc::UnboundedSender<QueuedPublish>, AbortHandle) {
+    let (sender, waiting) = mpsc::unbounded_channel();
+    let blocked = Arc::new(BlockedTenants::new(shared, queue, options.statement_timeout));
+    let task = tokio::spawn(run_publish_writer(shared.clone(), waiting, queue.clone(), blocked));
+    (sender, task.abort_handle())
+}
+
+async fn run_publish_writer(
+    shared: Arc<Shared>,
+    mut waiting: mpsc::UnboundedReceiver<QueuedPublish>,
+    queue: Arc<Queue>,
+    blocked: Arc<BlockedTenants>,
+) {
+    while let Some(first) = waiting.recv().await {
+        let mut batch = vec![first];
+        batch::gather(&mut batch, batch::LIMITS, || waiting.try_recv().ok());
+        // Events of a blocked tenant stay behind those that wait already.
+        let mut batch: Vec<_> = batch.into_iter().filter_map(|publish| blocked.try_push(publish)).collect();
+        refuse_out_of_order(&mut batch, &queue);
+        let events: Vec<_> = batch.iter().map(|publish| &publish.new).collect();
+        let publishing = publish_batch(&shared, &shared.publishing, &events);
+        let results = shared.publish_watch.watch(publishing).await;
+        let mut moved: BTreeMap<TenantId, Vec<QueuedPublish>> = BTreeMap::new();
+        for (publish, progress) in batch.into_iter().zip(results) {
+            match progress {
+                PublishProgress::Finished(result) => finish(&queue, publish, result),
+                PublishProgress::Blocked => {
+                    moved.entry(publish.new.event.tenant.clone()).or_default().push(publish);
+                }
+            }
+        }
+        for (tenant, publishes) in moved {
+            blocked.open(tenant, publishes);
+        }
+    }
+}
+
+/// Reports the result of a publish to its caller.
+pub(super) fn finish(queue: &Queue, publish: QueuedPublish, result: Result<Published, StoreError>) {
+    queue.leave(publish.new.event.weight());
+    publish.new.order.iter().for_each(|order| order.note(&result));
+    complete(publish.done, result);
+}
+
+/// Takes publishes out of a batch that would break their order.
+pub(super) fn refuse_out_of_order(batch: &mut Vec<QueuedPublish>, queue: &Queue) {
+    let mut out_of_order = batch::find_out_of_order(batch.iter().map(|publish| &publish.new)).into_iter();
+    for refused in batch.extract_if(.., |_| out_of_order.next().unwrap_or(false)) {
+        finish(queue, refused, Err(StoreError::OutOfOrder));
+    }
+}
+
+/// Events that are to be tried together, by their positions in the batch.
+struct Group {
+    positions: Vec<usize>,
+    tries: usize,
+}
+
+/// Publishes a batch, together as far as possible. Results are in the order of the events.
+pub(super) async fn publish_batch(
+    shared: &Shared,
+    sessions: &Sessions,
+    events: &[&NewEvent],
+) -> Vec<PublishProgress> {
+    let mut progress = BatchProgress::new(events);
+    let mut groups = match prepare_batch(shared, events).await {
+        Ok(()) => group_by_epoch(events),
+        Err(failure) => {
+            let error = StoreError::Unavailable(failure.to_string());
+            return events.iter().map(|_| PublishProgress::Finished(Err(error.clone()))).collect();
+        }
+    };
+    while let Some(group) = groups.pop() {
+        let Group { positions, tries } = group;
+        let positions = progress.retain_free(positions);
+        if positions.is_empty() {
+            continue;
+        }
+        let members: Vec<_> = positions.iter().map(|at| events[*at]).collect();
+        match publish::publish_group(shared, sessions, &members, tries > 0).await {
+            Ok(published) => {
+                if members.iter().any(|new| is_due(new)) {
+                    shared.hints.work();
+                }
+                let mut changed = Vec::new();
+                for (at, published) in positions.into_iter().zip(published) {
+                    match published {
+                        Some(published) => progress.finish(at, Ok(published)),
+                        None => changed.push(at),
+                    }
+                }
+                retry(&mut groups, &mut progress, changed, tries);
+            }
+            Err(failure) if failure.is_lock_timeout() => {
+                let (free, locked) = split_by_lock(sessions, events, positions).await;
+                locked.into_iter().for_each(|at| progress.block(at));
+                retry(&mut groups, &mut progress, free, tries);
+            }
+            // Only blocked tenants compete for connections. They try again, for a bounded time.
+            Err(Failure::PoolExhausted) => positions.into_iter().for_each(|at| progress.block(at)),
+            Err(failure) if failure.is_stale_read() || failure.is_passing() => {
+                retry(&mut groups, &mut progress, positions, tries);
+            }
+            Err(failure) => fail(&mut groups, &mut progress, Group { positions, tries }, failure),
+        }
+    }
+    progress.into_results()
+}
+
+/// What became of the events of a batch so far. Groups of a batch can fail one by one, and no event may overtake one
+/// that failed or is blocked: an event of a broken order is refused, one of a blocked tenant is blocked as well.
+struct BatchProgress<'a> {
+    events: &'a [&'a NewEvent],
+    results: Vec<Option<PublishProgress>>,
+    blocked: BTreeSet<&'a TenantId>,
+    /// The orders that an event of this batch broke. An order that an event behind the batch broke is not among them:
+    /// what comes before that event is stored.
+    broken: Vec<&'a Arc<PublishOrder>>,
+}
+
+impl<'a> BatchProgress<'a> {
+    fn new(events: &'a [&'a NewEvent]) -> Self {
+        let results = events.iter().map(|_| None).collect();
+        Self { events, results, blocked: BTreeSet::new(), broken: Vec::new() }
+    }
+
+    fn finish(&mut self, at: usize, result: Result<Published, StoreError>) {
+        if !order::is_final(&result) {
+            self.broken.extend(&self.events[at].order);
+        }
+        self.results[at] = Some(PublishProgress::Finished(result));
+    }
+
+    fn block(&mut self, at: usize) {
+        self.blocked.insert(&self.events[at].event.tenant);
+        self.results[at] = Some(PublishProgress::Blocked);
+    }
+
+    /// The positions that may be published now.
+    fn retain_free(&mut self, mut positions: Vec<usize>) -> Vec<usize> {
+        positions.retain(|at| {
+            let new = self.events[*at];
+            if self.blocked.contains(&new.event.tenant) {
+                self.results[*at] = Some(PublishProgress::Blocked);
+                return false;
+            }
+            let is_broken = |order| self.broken.iter().any(|broken| Arc::ptr_eq(broken, order));
+            let is_broken = new.order.as_ref().is_some_and(is_broken);
+            if is_broken {
+                self.results[*at] = Some(PublishProgress::Finished(Err(StoreError::OutOfOrder)));
+            }
+            !is_broken
+        });
+        positions
+    }
+
+    /// One result per event, in order.
+    fn into_results(self) -> Vec<PublishProgress> {
+        let unknown = || PublishProgress::Finished(Err(contended()));
+        self.results.into_iter().map(|result| result.unwrap_or_else(unknown)).collect()
+    }
+}
+
+fn contended() -> StoreError {
+    StoreError::Unavailable("the tenant keeps being changed by other transactions; publish again".into())
+}
+
+/// Events of one epoch are stored together. The last group is published first.
+fn group_by_epoch(events: &[&NewEvent]) -> Vec<Group> {
+    let mut epochs: BTreeMap<i64, Vec<usize>> = BTreeMap::new();
+    for (at, new) in events.iter().enumerate() {
+        epochs.entry(new.epoch.0).or_default().push(at);
+    }
+    epochs.into_values().map(|positions| Group { positions, tries: 0 }).collect()
+}
+
+/// Tries events again before the others, or gives up.
+fn retry(groups: &mut Vec<Group>, progress: &mut BatchProgress<'_>, positions: Vec<usize>, tries: usize) {
+    if positions.is_empty() {
+        return;
+    }
+    if tries + 1 < TRIES {
+        return groups.push(Group { positions, tries: tries + 1 });
+    }
+    positions.into_iter().for_each(|at| progress.finish(at, Err(contended())));
+}
+
+/// One bad event fails alone: halves of its group are tried. Any other failure is that of the whole group.
+fn fail(groups: &mut Vec<Group>, progress: &mut BatchProgress<'_>, group: Group, failure: Failure) {
+    let error = match CommitError::from(failure) {
+        CommitError::Item(_) if group.positions.len() > 1 => {
+            let (first, second) = group.positions.split_at(group.positions.len() / 2);
+            groups.push(Group { positions: second.to_vec(), tries: group.tries });
+            groups.push(Group { positions: first.to_vec(), tries: group.tries });
+            return;
+        }
+        CommitError::Item(reason) => StoreError::Refused(reason),
+        CommitError::Store(error) => error,
+    };
+    group.positions.into_iter().for_each(|at| progress.finish(at, Err(error.clone())));
+}
+
+/// Splits events into those whose tenants can be published now, and those of locked tenants. If no tenant's row is
+/// locked, the lock is on a lane, and only events with waiting deliveries need one: those are treated as locked.
+async fn split_by_lock(
+    sessions: &Sessions,
+    events: &[&NewEvent],
+    positions: Vec<usize>,
+) -> (Vec<usize>, Vec<usize>) {
+    let tenants: BTreeSet<_> = positions.iter().map(|at| &events[*at].event.tenant).collect();
+    let locked = match tenants.len() {
+        1 => tenants.clone(),
+        _ => publish::locked_tenants(sessions, &tenants).await.unwrap_or_default(),
+    };
+    let locked = match locked.is_empty() {
+        true => positions
+            .iter()
+            .filter(|at| has_waiting(events[**at]))
+            .map(|at| &events[*at].event.tenant)
+            .collect(),
+        false => locked,
+    };
+    positions.into_iter().partition(|at| !locked.contains(&events[*at].event.tenant))
+}
+
+/// Releases uncertain leases, and creates the monthly partitions that are missing.
+async fn prepare_batch(shared: &Shared, events: &[&NewEvent]) -> Result<(), Failure> {
+    shared.doubts.settle(shared).await?;
+    let months = events.iter().flat_map(|new| {
+        std::iter::once(new.event.id.time()).chain(new.deliveries.iter().map(|delivery| delivery.id.time()))
+    });
+    let missing = shared.partitions.missing(months);
+    shared.partitions.make(&shared.writers, missing).await
+}
+
+fn has_waiting(new: &NewEvent) -> bool {
+    new.deliveries.iter().any(|delivery| matches!(delivery.birth, Birth::Waiting(_)))
+}
+
+/// Whether a delivery of the event waits, and is due immediately.
+fn is_due(new: &NewEvent) -> bool {
+    let due = |birth| matches!(birth, Birth::Waiting(due) if due <= new.event.timestamp);
+    new.deliveries.iter().any(|delivery| due(delivery.birth))
+}
+
+#[cfg(test)]
+mod tests;

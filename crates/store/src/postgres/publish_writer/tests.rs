@@ -1,0 +1,79 @@
+use std::sync::Arc;
+
+use bytes::Bytes;
+use redrive_core::{EventId, Time, event::Event, lane::Priority};
+
+use super::*;
+use crate::{Epoch, PublishOrder};
+
+fn event(tenant: &str, order: Option<&Arc<PublishOrder>>) -> NewEvent {
+    let event = Event {
+        id: EventId::new(Time::default(), &[0; 10]),
+        tenant: TenantId::parse(tenant).unwrap(),
+        event_type: "order.created".into(),
+        data: Bytes::from_static(b"{}"),
+        timestamp: Time::default(),
+        idempotency_key: None,
+        source: None,
+        subject: None,
+        priority: Priority::Normal,
+        metadata: None,
+        trace: None,
+    };
+    NewEvent {
+        event: Arc::new(event),
+        claim: None,
+        config_version: 1,
+        epoch: Epoch(1),
+        deliveries: Vec::new(),
+        order: order.cloned(),
+    }
+}
+
+fn unavailable() -> Result<Published, StoreError> {
+    Err(StoreError::Unavailable("the connection is lost".into()))
+}
+
+#[test]
+fn events_do_not_overtake_a_failed_event_of_their_order() {
+    let (broken, intact) = (Arc::default(), Arc::default());
+    let orders = [Some(&broken), Some(&broken), Some(&intact), None];
+    let events = orders.map(|order| event("acme", order));
+    let events: Vec<_> = events.iter().collect();
+    let mut progress = BatchProgress::new(&events);
+    assert_eq!(progress.retain_free(vec![0]), [0]);
+    progress.finish(0, unavailable());
+    assert_eq!(progress.retain_free(vec![1, 2, 3]), [2, 3]);
+    let results = progress.into_results();
+    assert!(matches!(results[1], PublishProgress::Finished(Err(StoreError::OutOfOrder))));
+}
+
+#[test]
+fn events_before_the_one_that_broke_their_order_are_published() {
+    let order: Arc<PublishOrder> = Arc::default();
+    let events = [event("acme", Some(&order))];
+    let events: Vec<_> = events.iter().collect();
+    // An event behind this batch could not be stored with it.
+    order.break_off();
+    assert_eq!(BatchProgress::new(&events).retain_free(vec![0]), [0]);
+}
+
+#[test]
+fn an_event_that_can_never_be_stored_breaks_no_order() {
+    let order = Arc::default();
+    let events = [event("acme", Some(&order)), event("acme", Some(&order))];
+    let events: Vec<_> = events.iter().collect();
+    let mut progress = BatchProgress::new(&events);
+    progress.finish(0, Err(StoreError::Refused("it does not fit".into())));
+    assert_eq!(progress.retain_free(vec![1]), [1]);
+}
+
+#[test]
+fn events_do_not_overtake_a_blocked_event_of_their_tenant() {
+    let events = [event("acme", None), event("globex", None), event("acme", None)];
+    let events: Vec<_> = events.iter().collect();
+    let mut progress = BatchProgress::new(&events);
+    progress.block(0);
+    assert_eq!(progress.retain_free(vec![1, 2]), [1]);
+    assert!(matches!(progress.into_results()[2], PublishProgress::Blocked));
+}

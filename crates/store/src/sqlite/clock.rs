@@ -1,0 +1,100 @@
+//! What a node remembers about its clock, and due times after time went back.
+
+use redrive_core::{Time, WebhookId, breaker::SavedCircuit, clock_discipline::SetBack};
+use rusqlite::OptionalExtension;
+
+use super::{
+    Sqlite,
+    convert::{Col, get, get_opt},
+    webhooks::{from_json, to_json},
+};
+use crate::{Answer, ClockState, Clocks, LaneCursor};
+
+const UPSERT_CONFIRMED_TIME: &str = "INSERT INTO clock (single, confirmed_at) VALUES (1, ?1)
+     ON CONFLICT (single) DO UPDATE SET confirmed_at = excluded.confirmed_at";
+const INCREMENT_CONFIRMATIONS: &str = "INSERT INTO clock (single, confirmations) VALUES (1, 1)
+     ON CONFLICT (single) DO UPDATE SET confirmations = confirmations + 1 RETURNING confirmations";
+const SELECT_LANES: &str =
+    "SELECT webhook, lane FROM lanes WHERE (webhook, lane) > (?1, ?2) ORDER BY webhook, lane LIMIT ?3";
+const UPDATE_WAITING: &str = "UPDATE waiting SET due = due - ?4,
+         place = CASE WHEN lane < 'A' THEN place ELSE due - ?4 END
+     WHERE webhook = ?1 AND lane = ?2 AND due >= ?3 AND due < ?5";
+const UPDATE_LANE: &str =
+    "UPDATE lanes SET wake_at = ?3 WHERE webhook = ?1 AND lane = ?2 AND wake_at > ?3 AND wake_at < ?4";
+const SELECT_HOLDS: &str = "SELECT webhook, hold_until, circuit FROM runtime
+     WHERE hold_until >= ?1 AND hold_until < ?2 OR circuit_until >= ?1 AND circuit_until < ?2";
+const UPDATE_HOLD: &str = "UPDATE runtime SET hold_until = ?2 WHERE webhook = ?1";
+const UPDATE_CIRCUIT: &str =
+    "UPDATE runtime SET circuit = ?2, circuit_until = ?3, circuit_since = ?4 WHERE webhook = ?1";
+
+impl Clocks for Sqlite {
+    fn clock_state(&self) -> Answer<'_, ClockState> {
+        self.read(|connection| {
+            let state = connection
+                .prepare_cached("SELECT confirmed_at, confirmations FROM clock")?
+                .query_row((), |row| {
+                    Ok(ClockState { confirmed_at: get_opt(row, 0)?, confirmations: row.get(1)? })
+                })
+                .optional()?;
+            Ok(state.unwrap_or_default())
+        })
+    }
+
+    fn store_confirmed_time(&self, confirmed_at: Time) -> Answer<'_, ()> {
+        self.write(move |transaction| {
+            transaction.execute(UPSERT_CONFIRMED_TIME, [Col(confirmed_at)]).map(drop)
+        })
+    }
+
+    fn confirm_clock(&self) -> Answer<'_, i64> {
+        self.write(|transaction| transaction.query_row(INCREMENT_CONFIRMATIONS, (), |row| row.get(0)))
+    }
+
+    fn set_due_back(
+        &self,
+        set_back: SetBack,
+        now: Time,
+        after: Option<LaneCursor>,
+        limit: usize,
+    ) -> Answer<'_, Option<LaneCursor>> {
+        self.write(move |transaction| {
+            let (webhook, lane) = match &after {
+                Some((webhook, lane)) => (webhook.as_bytes().to_vec(), lane.clone()),
+                None => (Vec::new(), String::new()),
+            };
+            let lanes: Vec<LaneCursor> = transaction
+                .prepare_cached(SELECT_LANES)?
+                .query_map((webhook, lane, limit as i64), |row| Ok((get(row, 0)?, row.get(1)?)))?
+                .collect::<rusqlite::Result<_>>()?;
+            let (from, by) = (Col(set_back.from), set_back.by.as_millis() as i64);
+            for (webhook, lane) in &lanes {
+                let (webhook, end) = (Col(*webhook), Col(Time::FOREVER));
+                transaction.prepare_cached(UPDATE_WAITING)?.execute((webhook, lane, from, by, end))?;
+                transaction.prepare_cached(UPDATE_LANE)?.execute((webhook, lane, Col(now), end))?;
+            }
+            Ok(lanes.last().filter(|_| lanes.len() == limit).cloned())
+        })
+    }
+
+    fn set_holds_back(&self, set_back: SetBack) -> Answer<'_, usize> {
+        self.write(move |transaction| {
+            let rows: Vec<(WebhookId, Time, Option<SavedCircuit>)> = transaction
+                .prepare_cached(SELECT_HOLDS)?
+                .query_map((Col(set_back.from), Col(Time::FOREVER)), |row| {
+                    let circuit = row.get::<_, Option<String>>(2)?.map(|_| from_json(row, 2)).transpose()?;
+                    Ok((get(row, 0)?, get(row, 1)?, circuit))
+                })?
+                .collect::<rusqlite::Result<_>>()?;
+            for (webhook, hold_until, circuit) in &rows {
+                let hold = (Col(*webhook), Col(set_back.moved(*hold_until)));
+                transaction.prepare_cached(UPDATE_HOLD)?.execute(hold)?;
+                let Some(mut circuit) = circuit.clone() else { continue };
+                circuit.set_back(&set_back);
+                let until = Col(circuit.blocked_until().unwrap_or_default());
+                let circuit = (Col(*webhook), to_json(&circuit)?, until, Col(circuit.since));
+                transaction.prepare_cached(UPDATE_CIRCUIT)?.execute(circuit)?;
+            }
+            Ok(rows.len())
+        })
+    }
+}

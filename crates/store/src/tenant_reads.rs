@@ -1,0 +1,75 @@
+//! A bound on the listings that each tenant runs concurrently, so that one tenant cannot occupy all connections that
+//! read.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use redrive_core::TenantId;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::error::StoreError;
+
+/// How long a listing waits for others of its tenant before it fails.
+const PERMIT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Above this number, entries of tenants without listings are evicted.
+const MAX_IDLE_ENTRIES: usize = 1_024;
+
+/// The permits of all tenants.
+pub(crate) struct TenantReads {
+    max_per_tenant: usize,
+    timeout: Duration,
+    permits: Mutex<HashMap<TenantId, Arc<Semaphore>>>,
+}
+
+impl TenantReads {
+    pub(crate) fn new(max_per_tenant: usize) -> Self {
+        Self { max_per_tenant, timeout: PERMIT_TIMEOUT, permits: Mutex::default() }
+    }
+
+    /// Waits until the tenant may run one more listing. Fails if that takes too long.
+    pub(crate) async fn acquire(&self, tenant: &TenantId) -> Result<OwnedSemaphorePermit, StoreError> {
+        let permits = self.permits_for(tenant);
+        match tokio::time::timeout(self.timeout, permits.acquire_owned()).await {
+            Ok(Ok(permit)) => Ok(permit),
+            _ => Err(StoreError::Busy("too many listings of this tenant are running".into())),
+        }
+    }
+
+    fn permits_for(&self, tenant: &TenantId) -> Arc<Semaphore> {
+        let mut permits = self.permits.lock();
+        if permits.len() > MAX_IDLE_ENTRIES {
+            // A permit and a waiter each hold a reference of their own.
+            permits.retain(|_, semaphore| Arc::strong_count(semaphore) > 1);
+        }
+        permits.entry(tenant.clone()).or_insert_with(|| Arc::new(Semaphore::new(self.max_per_tenant))).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn listings_are_bounded_per_tenant() {
+        let reads = TenantReads { timeout: Duration::from_millis(20), ..TenantReads::new(2) };
+        let (acme, globex) = (TenantId::parse("acme").unwrap(), TenantId::parse("globex").unwrap());
+        let first = reads.acquire(&acme).await.unwrap();
+        let _second = reads.acquire(&acme).await.unwrap();
+        assert!(matches!(reads.acquire(&acme).await, Err(StoreError::Busy(_))));
+        assert!(reads.acquire(&globex).await.is_ok(), "another tenant is not affected");
+        drop(first);
+        assert!(reads.acquire(&acme).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn idle_tenants_are_evicted() {
+        let reads = TenantReads::new(1);
+        let held = TenantId::parse("held").unwrap();
+        let _permit = reads.acquire(&held).await.unwrap();
+        for n in 0..2 * MAX_IDLE_ENTRIES {
+            drop(reads.acquire(&TenantId::parse(&format!("tenant-{n}")).unwrap()).await.unwrap());
+        }
+        let permits = reads.permits.lock();
+        assert!(permits.len() <= MAX_IDLE_ENTRIES + 1 && permits.contains_key(&held), "{}", permits.len());
+    }
+}

@@ -1,0 +1,204 @@
+//! Three nodes on a PostgreSQL server of their own, with two tenants that have three webhooks each.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use redrive_core::{DeliveryId, EventId, TenantId, WebhookId};
+use redrive_store::{
+    Epoch, Store, StoreError,
+    conformance::{Bench, Opened},
+    postgres::{Options, Postgres},
+};
+
+pub(crate) const NODES: usize = 3;
+/// Few, so that operations meet at the same rows.
+const MAX_KNOWN_DELIVERIES: usize = 60;
+
+/// A delivery that was published by an operation.
+#[derive(Clone)]
+pub(crate) struct KnownDelivery {
+    pub(crate) id: DeliveryId,
+    pub(crate) event: EventId,
+    pub(crate) tenant: TenantId,
+    pub(crate) webhook: WebhookId,
+}
+
+/// What all nodes know and count.
+pub(crate) struct Shared {
+    pub(crate) bench: Arc<Bench>,
+    pub(crate) tenants: Vec<TenantId>,
+    /// Deleted webhooks are replaced in place.
+    pub(crate) webhooks: Mutex<Vec<(TenantId, WebhookId)>>,
+    pub(crate) known: Mutex<VecDeque<KnownDelivery>>,
+    pub(crate) generation: AtomicU64,
+    successes: Mutex<BTreeMap<String, u64>>,
+    errors: Mutex<Vec<String>>,
+}
+
+impl Shared {
+    pub(crate) fn add_known(&self, deliveries: impl IntoIterator<Item = KnownDelivery>) {
+        let mut known = self.known.lock();
+        known.extend(deliveries);
+        while known.len() > MAX_KNOWN_DELIVERIES {
+            known.pop_front();
+        }
+    }
+
+    /// Counts a success. Contention that outlasts all retries is allowed; any other error fails the test.
+    pub(crate) fn check<T>(&self, what: &str, result: Result<T, StoreError>) -> Option<T> {
+        match result {
+            Ok(value) => {
+                *self.successes.lock().entry(what.to_owned()).or_default() += 1;
+                Some(value)
+            }
+            Err(StoreError::Unavailable(reason)) if reason.contains("getting in the way") => None,
+            Err(StoreError::Fenced | StoreError::Busy(_)) => None,
+            Err(error) => {
+                self.errors.lock().push(format!("{what}: {error}"));
+                None
+            }
+        }
+    }
+}
+
+/// One node as one task uses it.
+pub(crate) struct Node {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) epoch: Epoch,
+    pub(crate) shared: Arc<Shared>,
+    random: u64,
+}
+
+impl Node {
+    /// A number below `limit`, from a sequence that depends on the seed alone.
+    pub(crate) fn pick(&mut self, limit: usize) -> usize {
+        self.random =
+            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 33) as usize % limit.max(1)
+    }
+
+    pub(crate) fn pick_tenant(&mut self) -> TenantId {
+        let index = self.pick(self.shared.tenants.len());
+        self.shared.tenants[index].clone()
+    }
+
+    pub(crate) fn pick_webhook(&mut self) -> (TenantId, WebhookId) {
+        let webhooks = self.shared.webhooks.lock().clone();
+        webhooks[self.pick(webhooks.len())].clone()
+    }
+
+    /// Up to so many deliveries of one tenant, in random order.
+    pub(crate) fn pick_deliveries(&mut self, tenant: &TenantId, count: usize) -> Vec<KnownDelivery> {
+        let known: Vec<_> =
+            self.shared.known.lock().iter().filter(|one| one.tenant == *tenant).cloned().collect();
+        let mut picked: BTreeMap<usize, KnownDelivery> = BTreeMap::new();
+        for _ in 0..count.min(known.len()) {
+            let index = self.pick(known.len());
+            picked.insert(index, known[index].clone());
+        }
+        let mut picked: Vec<_> = picked.into_values().collect();
+        if self.pick(2) == 0 {
+            picked.reverse();
+        }
+        picked
+    }
+}
+
+pub(crate) struct Harness {
+    server: redrive_testkit::Postgres,
+    nodes: Vec<(Arc<dyn Store>, Epoch)>,
+    shared: Arc<Shared>,
+}
+
+impl Harness {
+    pub(crate) async fn start() -> Self {
+        let server = redrive_testkit::Postgres::start().await;
+        // A deadlock is found soon, so that the test goes on.
+        server.execute("ALTER SYSTEM SET deadlock_timeout = '20ms'").await;
+        server.execute("SELECT pg_reload_conf()").await;
+        let options = || Options {
+            writers: 8,
+            readers: 2,
+            ..Options::at(server.url()).sealed_by(redrive_testkit::vault())
+        };
+        let mut stores: Vec<Arc<dyn Store>> = Vec::new();
+        for _ in 0..NODES {
+            stores.push(Arc::new(Postgres::open(&options()).await.unwrap()));
+        }
+        let never = Box::new(|| -> redrive_store::conformance::Reopening { panic!("never opened again") });
+        let bench = Bench::new(Opened { store: stores[0].clone(), keep: Box::new(()), reopen: never }).await;
+        let tenants = vec![bench.tenant.clone(), bench.new_tenant("zebra").await];
+        let mut webhooks = Vec::new();
+        for tenant in &tenants {
+            for _ in 0..3 {
+                let webhook = bench.webhook_of(tenant);
+                stores[0].create_webhook(webhook.clone()).await.unwrap();
+                webhooks.push((tenant.clone(), webhook.id));
+            }
+        }
+        let mut nodes = Vec::new();
+        for store in stores {
+            let epoch = store.join(Default::default(), redrive_store::conformance::at(0)).await.unwrap();
+            nodes.push((store, epoch));
+        }
+        let shared = Shared {
+            bench,
+            tenants,
+            webhooks: Mutex::new(webhooks),
+            known: Mutex::default(),
+            generation: AtomicU64::new(1),
+            successes: Mutex::default(),
+            errors: Mutex::default(),
+        };
+        Self { server, nodes, shared: Arc::new(shared) }
+    }
+
+    pub(crate) fn node(&self, index: usize, seed: u64) -> Node {
+        let (store, epoch) = self.nodes[index].clone();
+        Node { store, epoch, shared: self.shared.clone(), random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) }
+    }
+
+    /// How many deadlocks the server has logged.
+    pub(crate) fn deadlocks(&self) -> usize {
+        self.server.log().matches("ERROR:  deadlock detected").count()
+    }
+
+    /// How many deadlocks the server counts once every connection has reported its statistics.
+    pub(crate) async fn counted_deadlocks(&self) -> u64 {
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        let rows =
+            self.server.query("SELECT deadlocks FROM pg_stat_database WHERE datname = 'redrive'").await;
+        rows[0][0].parse().unwrap()
+    }
+
+    /// What the server logged about the first deadlocks.
+    pub(crate) fn deadlock_details(&self, count: usize) -> String {
+        let log = self.server.log();
+        let cut = |part: &str| part.lines().take(30).collect::<Vec<_>>().join("\n");
+        log.split("ERROR:  deadlock detected")
+            .skip(1)
+            .take(count)
+            .map(cut)
+            .collect::<Vec<_>>()
+            .join("\n---\n")
+    }
+
+    /// Fails if an operation met an error that is not contention, or never succeeded.
+    pub(crate) fn assert_operations_worked(&self) {
+        let mut errors = self.shared.errors.lock().clone();
+        // If the machine stands still for longer than a transaction may be idle, the server closes its connection.
+        if self.server.log().contains("terminating connection due to idle-in-transaction timeout") {
+            errors.retain(|error| !error.ends_with("connection closed"));
+        }
+        assert!(errors.is_empty(), "{} errors, such as {:?}", errors.len(), &errors[..errors.len().min(5)]);
+        let successes = self.shared.successes.lock();
+        for operation in super::Operation::ALL {
+            let name = format!("{operation:?}");
+            assert!(successes.get(&name).is_some_and(|count| *count > 0), "{name} never succeeded");
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! A wall clock that a test moves while a server runs under it, by libfaketime. Monotonic clocks stay as they are.
+
+use std::{ffi::OsString, fs, os::unix::fs::PermissionsExt, path::Path};
+
+use tempfile::TempDir;
+
+/// Where Debian's package `libfaketime` puts the library for programs with threads.
+const LIBRARIES: [&str; 3] = [
+    "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
+    "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
+    "/usr/lib/faketime/libfaketimeMT.so.1",
+];
+
+/// The wall clock of the processes that are started with its environment.
+pub struct MovableClock {
+    folder: TempDir,
+    library: &'static str,
+}
+
+impl MovableClock {
+    /// A clock that shows the right time; panics with the remedy where libfaketime is missing.
+    pub fn new() -> Self {
+        let library = LIBRARIES.into_iter().find(|path| Path::new(path).exists());
+        let library =
+            library.expect("the test needs libfaketime; install it with: sudo apt-get install faketime");
+        let folder = TempDir::with_prefix("redrive-test-clock-").expect("no temporary directory");
+        // A server may run as another user.
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("cannot share a folder");
+        let clock = Self { folder, library };
+        clock.set_offset_seconds(0);
+        clock
+    }
+
+    /// Shows the right time plus this many seconds from now on.
+    pub fn set_offset_seconds(&self, seconds: i64) {
+        let (new, file) = (self.folder.path().join("new"), self.folder.path().join("offset"));
+        fs::write(&new, format!("{seconds:+}\n")).expect("cannot write the offset");
+        // Replaced as a whole, since every reading of the clock reads the file.
+        fs::rename(new, file).expect("cannot replace the offset");
+    }
+
+    /// The environment of a process that uses this clock.
+    pub fn environment(&self) -> Vec<(&'static str, OsString)> {
+        vec![
+            ("LD_PRELOAD", self.library.into()),
+            ("FAKETIME_TIMESTAMP_FILE", self.folder.path().join("offset").into()),
+            ("FAKETIME_NO_CACHE", "1".into()),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
+            ("FAKETIME_DONT_RESET", "1".into()),
+        ]
+    }
+}
+
+impl Default for MovableClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
