@@ -69,7 +69,7 @@ pub use dispatch::{Held, Load};
 pub use metrics::{Fault, Metrics, Series};
 pub use notify::{MailError, Mailed, Mailer, Mailing, Post};
 pub use operations::{Survey, TurnError};
-pub use publish::{Draft, OrderedPosition, PublishError, Receipt};
+pub use publish::{Draft, PublishError, Receipt};
 pub use queue::amqp::Tickets;
 pub use registry::{Hook, Registry};
 pub use replay::{ReplayError, ReplayTo};

@@ -17,7 +17,7 @@ use redrive_core::{
     trace::Trace,
     webhook::WebhookState,
 };
-use redrive_store::{Birth, KeyClaim, NewDelivery, NewEvent, PublishOrder, Published, StoreError};
+use redrive_store::{Birth, KeyClaim, NewDelivery, NewEvent, OrderedPosition, Published, StoreError};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -56,15 +56,6 @@ pub struct Draft {
     pub only: Option<WebhookId>,
     /// The publisher's trace, if it has one.
     pub trace: Option<Box<Trace>>,
-}
-
-/// A position in an order of publishes.
-#[derive(Clone, Debug)]
-pub struct OrderedPosition {
-    /// The order, which may be broken off.
-    pub order: Arc<PublishOrder>,
-    /// Counts from 0.
-    pub position: u64,
 }
 
 /// What a publisher gets for its event.
@@ -327,7 +318,7 @@ impl Inner {
                     birth: planned.birth,
                 })
                 .collect(),
-            order: position.map(|ordered| ordered.order.clone()),
+            order: position.cloned(),
         };
         let (answer, answered) = oneshot::channel();
         let (inner, event, term) = (self.clone(), event.clone(), term.clone());

@@ -128,17 +128,18 @@ pub(crate) fn commit<T, R>(
 pub(crate) fn find_out_of_order<'a>(batch: impl Iterator<Item = &'a NewEvent>) -> Vec<bool> {
     let mut firsts: Vec<&NewEvent> = Vec::new();
     let mut is_out_of_order = |new: &'a NewEvent| {
-        let Some(order) = &new.order else { return false };
-        let is_same =
-            |first: &&&NewEvent| first.order.as_ref().is_some_and(|known| Arc::ptr_eq(known, order));
+        let Some(ordered) = &new.order else { return false };
+        let is_same = |first: &&&NewEvent| {
+            first.order.as_ref().is_some_and(|known| Arc::ptr_eq(&known.order, &ordered.order))
+        };
         match firsts.iter().find(is_same) {
             Some(first) if (first.config_version, first.epoch) != (new.config_version, new.epoch) => {
-                order.break_off();
+                ordered.break_off();
             }
             Some(_) => {}
             None => firsts.push(new),
         }
-        order.is_broken()
+        ordered.is_refused()
     };
     batch.map(&mut is_out_of_order).collect()
 }

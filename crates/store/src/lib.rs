@@ -37,7 +37,7 @@ use redrive_core::{
 
 pub use error::{OpenError, StoreError};
 pub use model::*;
-pub use order::PublishOrder;
+pub use order::{OrderedPosition, PublishOrder};
 
 /// What a verb answers, later.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;

@@ -1,8 +1,8 @@
 //! Publishing, looking events up, replaying them.
 
 use redrive_core::{DeliveryId, EventId, TenantId, lane::Priority};
-use redrive_engine::{Draft, OrderedPosition, Receipt, ReplayTo};
-use redrive_store::{EventFilter, Listed, PageRequest, StoredEvent};
+use redrive_engine::{Draft, Receipt, ReplayTo};
+use redrive_store::{EventFilter, Listed, OrderedPosition, PageRequest, StoredEvent};
 
 use serde_json::json;
 

@@ -20,11 +20,11 @@ use lapin::{
 };
 use redrive_core::backoff::Backoff;
 use redrive_engine::{
-    Draft, OrderedPosition, Receipt,
+    Draft, Receipt,
     amqp::{Broker, BrokerError, said},
     clock,
 };
-use redrive_store::{PublishOrder, StoreError};
+use redrive_store::{OrderedPosition, PublishOrder, StoreError};
 use tokio::time::{Sleep, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -309,8 +309,9 @@ impl<'a> Intake<'a> {
             let ordered = OrderedPosition { order: order.clone(), position };
             let result = app.publish_in_order(pending.draft.clone(), ordered).await;
             match result.as_ref().err().map(|error| verdict(error.clone())) {
-                // It may have failed before the store saw it, which then cannot refuse what is behind it.
-                Some(Verdict::Wait(_)) => order.break_off(),
+                // It may have failed before the store saw it, which then cannot refuse what is behind it. What comes
+                // before it is stored: a message over the quota must not delay those that are within it.
+                Some(Verdict::Wait(_)) => order.break_off(position),
                 Some(Verdict::Reject(_)) | None => order.leave_out(position).await,
             }
             (pending, result)

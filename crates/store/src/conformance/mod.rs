@@ -74,6 +74,7 @@ macro_rules! conformance_suite {
             one_bad_item_never_fails_its_neighbours,
             panic_in_one_callback_does_not_affect_the_others,
             failed_publish_breaks_off_its_order,
+            failed_publish_does_not_refuse_what_comes_before_it,
             one_event_is_owed_to_a_webhook_once,
             an_event_that_nobody_wants_is_stored,
             bytes_are_kept_as_they_are,

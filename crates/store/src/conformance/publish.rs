@@ -7,8 +7,8 @@ use redrive_core::{DeliveryId, DeliveryStatus, EventId, TenantId, event::Event, 
 
 use super::{Bench, END, at, page, together};
 use crate::{
-    Birth, Delivery, DeliveryCursor, DeliveryFilter, NewEvent, Next, Outcome, PageRequest, PublishOrder,
-    Published, Recorded, StoreError, StoredEvent, Wanted,
+    Birth, Delivery, DeliveryCursor, DeliveryFilter, NewEvent, Next, OrderedPosition, Outcome, PageRequest,
+    PublishOrder, Published, Recorded, StoreError, StoredEvent, Wanted,
 };
 
 /// Longer than any store takes to call back.
@@ -313,15 +313,16 @@ async fn panicking_outcome_callback(bench: &Arc<Bench>) -> Waited<Result<Recorde
 
 pub async fn failed_publish_breaks_off_its_order(bench: &Arc<Bench>) {
     let order = Arc::new(PublishOrder::default());
-    let ordered = |order: &Arc<PublishOrder>, stale: i64| NewEvent {
+    let ordered = |order: &Arc<PublishOrder>, position: u64, stale: i64| NewEvent {
         config_version: bench.version() + stale,
-        order: Some(order.clone()),
+        order: Some(OrderedPosition { order: order.clone(), position }),
         ..bench.new_event(at(0), Birth::Waiting(at(0)))
     };
-    let stored = bench.submit(ordered(&order, 0)).await.unwrap();
+    let stored = bench.submit(ordered(&order, 0, 0)).await.unwrap();
     assert_eq!(stored, Ok(Published::New { sequence_number: 1 }));
     // All are submitted before the first result is known.
-    let submitted = [0, -1, 0, 0].map(|stale| bench.submit(ordered(&order, stale)));
+    let submitted =
+        [(1, 0), (2, -1), (3, 0), (4, 0)].map(|(at, stale)| bench.submit(ordered(&order, at, stale)));
     let unordered = bench.submit(bench.new_event(at(0), Birth::Waiting(at(0))));
     let mut results = Vec::new();
     for result in submitted {
@@ -334,8 +335,22 @@ pub async fn failed_publish_breaks_off_its_order(bench: &Arc<Bench>) {
     let unordered = unordered.await.unwrap();
     assert!(matches!(unordered, Ok(Published::New { .. })), "{unordered:?}");
     assert!(order.is_broken());
-    let refused = bench.submit(ordered(&order, 0)).await.unwrap();
+    let refused = bench.submit(ordered(&order, 5, 0)).await.unwrap();
     assert_eq!(refused, Err(StoreError::OutOfOrder), "a broken order stays broken");
-    let next = bench.submit(ordered(&Arc::default(), 0)).await.unwrap();
+    let next = bench.submit(ordered(&Arc::default(), 0, 0)).await.unwrap();
     assert_eq!(next, Ok(Published::New { sequence_number: 4 }), "a new order is stored");
+}
+
+pub async fn failed_publish_does_not_refuse_what_comes_before_it(bench: &Arc<Bench>) {
+    let order = Arc::new(PublishOrder::default());
+    // A publisher breaks its order off at an event that the store never gets, one over a quota for instance.
+    order.break_off(2);
+    let results = [0, 1, 3].map(|position| {
+        let order = Some(OrderedPosition { order: order.clone(), position });
+        bench.submit(NewEvent { order, ..bench.new_event(at(0), Birth::Waiting(at(0))) })
+    });
+    let [first, second, behind] = results;
+    assert_eq!(first.await.unwrap(), Ok(Published::New { sequence_number: 1 }));
+    assert_eq!(second.await.unwrap(), Ok(Published::New { sequence_number: 2 }));
+    assert_eq!(behind.await.unwrap(), Err(StoreError::OutOfOrder));
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use redrive_core::{DeliveryId, EventId, Time, WebhookId, event::Event, event::PayloadFormat, lane::Lane};
 
-use crate::{Epoch, PublishOrder};
+use crate::{Epoch, OrderedPosition};
 
 /// An event to be stored together with everything it fans out to.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ pub struct NewEvent {
     /// One delivery for each webhook that wants it.
     pub deliveries: Vec<NewDelivery>,
     /// The order that it must be stored in; none if it may be stored whenever it is its turn.
-    pub order: Option<Arc<PublishOrder>>,
+    pub order: Option<OrderedPosition>,
 }
 
 /// A hold on an idempotency key.

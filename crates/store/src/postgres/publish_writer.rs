@@ -24,10 +24,9 @@ use super::{
     session::{Failure, Sessions, TRIES},
 };
 use crate::{
-    Birth, Done, NewEvent, PublishOrder, Published,
+    Birth, Done, NewEvent, OrderedPosition, Published,
     batch::{self, CommitError, Queue, Weighed, complete},
     error::StoreError,
-    order,
 };
 
 /// How long a publish statement waits for a row that another transaction has locked.
@@ -135,7 +134,7 @@ async fn run_publish_writer(
 /// Reports the result of a publish to its caller.
 pub(super) fn finish(queue: &Queue, publish: QueuedPublish, result: Result<Published, StoreError>) {
     queue.leave(publish.new.event.weight());
-    publish.new.order.iter().for_each(|order| order.note(&result));
+    publish.new.order.iter().for_each(|ordered| ordered.note(&result));
     complete(publish.done, result);
 }
 
@@ -210,21 +209,16 @@ struct BatchProgress<'a> {
     events: &'a [&'a NewEvent],
     results: Vec<Option<PublishProgress>>,
     blocked: BTreeSet<&'a TenantId>,
-    /// The orders that an event of this batch broke. An order that an event behind the batch broke is not among them:
-    /// what comes before that event is stored.
-    broken: Vec<&'a Arc<PublishOrder>>,
 }
 
 impl<'a> BatchProgress<'a> {
     fn new(events: &'a [&'a NewEvent]) -> Self {
         let results = events.iter().map(|_| None).collect();
-        Self { events, results, blocked: BTreeSet::new(), broken: Vec::new() }
+        Self { events, results, blocked: BTreeSet::new() }
     }
 
     fn finish(&mut self, at: usize, result: Result<Published, StoreError>) {
-        if !order::is_final(&result) {
-            self.broken.extend(&self.events[at].order);
-        }
+        self.events[at].order.iter().for_each(|ordered| ordered.note(&result));
         self.results[at] = Some(PublishProgress::Finished(result));
     }
 
@@ -241,12 +235,11 @@ impl<'a> BatchProgress<'a> {
                 self.results[*at] = Some(PublishProgress::Blocked);
                 return false;
             }
-            let is_broken = |order| self.broken.iter().any(|broken| Arc::ptr_eq(broken, order));
-            let is_broken = new.order.as_ref().is_some_and(is_broken);
-            if is_broken {
+            let is_refused = new.order.as_ref().is_some_and(OrderedPosition::is_refused);
+            if is_refused {
                 self.results[*at] = Some(PublishProgress::Finished(Err(StoreError::OutOfOrder)));
             }
-            !is_broken
+            !is_refused
         });
         positions
     }

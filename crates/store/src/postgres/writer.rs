@@ -27,7 +27,7 @@ use super::{
     session::Failure,
 };
 use crate::{
-    Birth, Done, Epoch, NewEvent, Outcome, Published, Recorded,
+    Birth, Done, Epoch, NewEvent, OrderedPosition, Outcome, Published, Recorded,
     batch::{self, Commit, CommitError, Queue, Weighed, complete},
     error::StoreError,
 };
@@ -195,7 +195,7 @@ impl Writer {
 
     pub(super) fn publish(&self, new: NewEvent, done: Done<Published>) {
         if !self.queue.enter(new.event.weight()) {
-            new.order.iter().for_each(|order| order.break_off());
+            new.order.iter().for_each(OrderedPosition::break_off);
             return done(Err(StoreError::Overloaded));
         }
         let blocked_for = Duration::ZERO;

@@ -24,7 +24,7 @@ use super::{
     transaction::{Database, WriteError, WriteTransaction, in_transaction, store_error},
 };
 use crate::{
-    Done, Epoch, LaneClaim, LaneRoom, NewEvent, Outcome, PublishOrder, Published, Recorded,
+    Done, Epoch, LaneClaim, LaneRoom, NewEvent, OrderedPosition, Outcome, Published, Recorded,
     batch::{self, CommitError, Queue, Weighed, complete},
     error::StoreError,
 };
@@ -111,7 +111,7 @@ impl Writer {
 
     pub(super) fn publish(&self, event: NewEvent, done: Done<Published>) {
         if !self.queue.enter(event.event.weight()) {
-            event.order.iter().for_each(|order| order.break_off());
+            event.order.iter().for_each(OrderedPosition::break_off);
             return done(Err(StoreError::Overloaded));
         }
         self.submit(Write::Publish(event, done));
@@ -272,8 +272,8 @@ impl Desk {
             }
         }
         for (write, result) in &finished {
-            if let Write::Publish(NewEvent { order: Some(order), .. }, _) = write {
-                note_result(order, result);
+            if let Write::Publish(NewEvent { order: Some(ordered), .. }, _) = write {
+                note_result(ordered, result);
             }
         }
         let tell = move || finished.into_iter().for_each(|(write, result)| finish(write, result));
@@ -297,11 +297,11 @@ fn take_out_of_order(batch: &mut Vec<Write>) -> Vec<Write> {
     batch.extract_if(.., is_refused).collect()
 }
 
-fn note_result(order: &PublishOrder, result: &Result<Written, StoreError>) {
+fn note_result(ordered: &OrderedPosition, result: &Result<Written, StoreError>) {
     match result {
-        Ok(Written::Published(published)) => order.note(&Ok(published.clone())),
+        Ok(Written::Published(published)) => ordered.note(&Ok(published.clone())),
         Ok(_) => {}
-        Err(error) => order.note(&Err(error.clone())),
+        Err(error) => ordered.note(&Err(error.clone())),
     }
 }
 

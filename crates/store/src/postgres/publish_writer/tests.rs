@@ -6,7 +6,11 @@ use redrive_core::{EventId, Time, event::Event, lane::Priority};
 use super::*;
 use crate::{Epoch, PublishOrder};
 
-fn event(tenant: &str, order: Option<&Arc<PublishOrder>>) -> NewEvent {
+fn in_order(order: &Arc<PublishOrder>, position: u64) -> Option<OrderedPosition> {
+    Some(OrderedPosition { order: order.clone(), position })
+}
+
+fn event(tenant: &str, order: Option<OrderedPosition>) -> NewEvent {
     let event = Event {
         id: EventId::new(Time::default(), &[0; 10]),
         tenant: TenantId::parse(tenant).unwrap(),
@@ -26,7 +30,7 @@ fn event(tenant: &str, order: Option<&Arc<PublishOrder>>) -> NewEvent {
         config_version: 1,
         epoch: Epoch(1),
         deliveries: Vec::new(),
-        order: order.cloned(),
+        order,
     }
 }
 
@@ -37,7 +41,7 @@ fn unavailable() -> Result<Published, StoreError> {
 #[test]
 fn events_do_not_overtake_a_failed_event_of_their_order() {
     let (broken, intact) = (Arc::default(), Arc::default());
-    let orders = [Some(&broken), Some(&broken), Some(&intact), None];
+    let orders = [in_order(&broken, 0), in_order(&broken, 1), in_order(&intact, 0), None];
     let events = orders.map(|order| event("acme", order));
     let events: Vec<_> = events.iter().collect();
     let mut progress = BatchProgress::new(&events);
@@ -51,17 +55,17 @@ fn events_do_not_overtake_a_failed_event_of_their_order() {
 #[test]
 fn events_before_the_one_that_broke_their_order_are_published() {
     let order: Arc<PublishOrder> = Arc::default();
-    let events = [event("acme", Some(&order))];
+    let events = [event("acme", in_order(&order, 0))];
     let events: Vec<_> = events.iter().collect();
     // An event behind this batch could not be stored with it.
-    order.break_off();
+    order.break_off(1);
     assert_eq!(BatchProgress::new(&events).retain_free(vec![0]), [0]);
 }
 
 #[test]
 fn an_event_that_can_never_be_stored_breaks_no_order() {
     let order = Arc::default();
-    let events = [event("acme", Some(&order)), event("acme", Some(&order))];
+    let events = [0, 1].map(|position| event("acme", in_order(&order, position)));
     let events: Vec<_> = events.iter().collect();
     let mut progress = BatchProgress::new(&events);
     progress.finish(0, Err(StoreError::Refused("it does not fit".into())));
