@@ -352,3 +352,34 @@ fn dependencies_point_one_way() {
         }
     }
 }
+
+/// The tests that a table of a document names: `file.rs`: `test`, `test`. A file without a folder is in `tests/tests`.
+fn tests_named_in(document: &str) -> Vec<(PathBuf, String)> {
+    let text = std::fs::read_to_string(root().join(document)).unwrap();
+    let mut named = Vec::new();
+    for line in text.lines().filter(|line| line.starts_with('|')) {
+        let Some(cell) = line.trim_end_matches('|').rsplit('|').next() else { continue };
+        let mut file = None;
+        for word in cell.split('`').skip(1).step_by(2) {
+            if word.ends_with(".rs") {
+                let folder = if word.starts_with("crates/") { root() } else { root().join("tests/tests") };
+                file = Some(folder.join(word));
+                assert!(file.as_ref().is_some_and(|file| file.is_file()), "{document} names {word}");
+            } else if let Some(file) = &file {
+                named.push((file.clone(), word.to_owned()));
+            }
+        }
+    }
+    named
+}
+
+#[test]
+fn tests_named_in_the_threat_model_exist() {
+    let named = tests_named_in("docs/threat-model.md");
+    assert!(named.len() > 10, "the tables name too few tests: {}", named.len());
+    for (file, test) in named {
+        let code = std::fs::read_to_string(&file).unwrap();
+        let is_there = [format!("fn {test}("), format!("({test}")].iter().any(|form| code.contains(form));
+        assert!(is_there, "{} has no test {test}", file.display());
+    }
+}
