@@ -8,6 +8,10 @@ use crate::{attempts_of, column, delivery_of, delivery_when, id, text};
 
 /// The one thing that a tenant is told, whatever is or is not at the address.
 pub const REFUSED: &str = "the URL's host, port or address is one that requests may not go to";
+/// What a tenant sees of a name that does not exist, is denied, or resolves to a refused address.
+pub const NO_SUCH_NAME: &str = "the URL's host name has no address";
+/// What a tenant sees where plain http is off.
+pub const HTTPS_ONLY: &str = "this installation sends to https:// only; change the webhook's URL";
 
 /// A way out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,12 +124,46 @@ pub async fn is_refused(api: &Api, url: &str) {
     }
 }
 
+/// Checks that a URL whose host is a name is refused on every path, exactly as if the name did not exist.
+pub async fn is_unknown_name(api: &Api, url: &str) {
+    for way in Way::ALL {
+        let called = way.call(api, url, 5).await;
+        was_unknown_name(way, url, called);
+    }
+}
+
+/// Checks that an attempt failed as one to a name that does not exist: every one of its five attempts was used.
+pub fn was_unknown_name(way: Way, url: &str, called: Called) {
+    let (delivery, attempts) = match called {
+        Called::Failed(delivery, attempts) => (delivery, attempts),
+        Called::NotVerified(error) => return assert_eq!(error, NO_SUCH_NAME, "{way:?} to {url}"),
+        called => panic!("{way:?} to {url}: {called:?}"),
+    };
+    let ended = (&delivery["status"], &delivery["dead_reason"], &delivery["attempt_count"]);
+    assert_eq!(ended, (&json!("dead"), &json!("exhausted"), &json!(5)), "{way:?} to {url}: {delivery:#}");
+    assert_eq!(delivery["failure_category"], "dns", "{url}");
+    assert_eq!(delivery["likely_recoverable"], true, "{url}");
+    for attempt in &attempts {
+        assert_eq!(attempt["failure_category"], "dns", "{url}");
+        assert_eq!(attempt["error_message"], NO_SUCH_NAME, "{url}");
+        assert!(attempt["dns_ms"].as_f64().is_some_and(|millis| millis >= 99.0), "{url}: {attempt:#}");
+        for phase in ["http_status_code", "connect_ms", "tls_ms", "ttfb_ms"] {
+            assert_eq!(attempt[phase], Value::Null, "{url}: {phase}");
+        }
+    }
+}
+
 /// Checks that an attempt was refused in the words that are the same for all.
 pub fn was_refused(way: Way, url: &str, called: Called) {
+    was_refused_as(way, url, called, REFUSED);
+}
+
+/// Checks that an attempt was refused with this message.
+pub fn was_refused_as(way: Way, url: &str, called: Called, message: &str) {
     let (delivery, attempts) = match called {
         Called::Failed(delivery, attempts) => (delivery, attempts),
         Called::NotVerified(said) => {
-            return assert_eq!(said, REFUSED, "{way:?} to {url}: the same words for all");
+            return assert_eq!(said, message, "{way:?} to {url}: the same words for all");
         }
         called => panic!("{way:?} to {url}: {called:?}"),
     };
@@ -139,7 +177,7 @@ pub fn was_refused(way: Way, url: &str, called: Called) {
     assert_eq!(column(&attempts, "status"), ["failed", "failed", "exhausted"], "{url}");
     for attempt in &attempts {
         assert_eq!(attempt["failure_category"], "blocked_address", "{url}");
-        assert_eq!(attempt["error_message"], REFUSED, "{url}: the same words for all");
+        assert_eq!(attempt["error_message"], message, "{url}: the same words for all");
         assert_eq!(attempt["http_status_code"], Value::Null, "{url}");
         assert_eq!(attempt["connect_ms"], Value::Null, "{url}: nothing was dialled");
     }

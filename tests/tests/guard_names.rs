@@ -7,7 +7,10 @@
 use redrive_testkit::{Canary, Dns, Receiver, Redrive, Reply, Say, Setup, dns::addresses};
 use redrive_tests::{
     text,
-    ways::{Called, Way, is_not_reached, is_reached, is_refused, port_of, production, register, was_refused},
+    ways::{
+        Called, HTTPS_ONLY, REFUSED, Way, is_not_reached, is_reached, is_unknown_name, port_of, production,
+        register, was_refused_as, was_unknown_name,
+    },
 };
 use serde_json::{Value, json};
 
@@ -68,8 +71,10 @@ async fn names_that_lead_inside_are_not_reached() {
     {
         let name = format!("inside{number}.test");
         named.dns.script(&name, [Say::addresses(all)]);
-        is_refused(&api, &named.url(&name)).await;
+        is_unknown_name(&api, &named.url(&name)).await;
     }
+    // The other half of the comparison: a name that does not exist looks the same in every field.
+    is_unknown_name(&api, &named.url("no-such-name.test")).await;
     let good = || addresses(&["127.0.0.1"]);
     let bad = || addresses(&["127.0.0.2"]);
     named.dns.script("bad.test", [Say::Addresses(bad())]);
@@ -132,12 +137,12 @@ async fn the_operators_lists_hold_at_the_door_and_when_connecting() {
     let dir = tempfile::TempDir::new().unwrap();
     let file = dir.path().join("redrive.toml");
     let write = |rules: &str| {
-        let text =
-            format!("[egress]\nallow_http = true\ndns_servers = [\"{}\"]\n{rules}\n", named.dns.address());
+        let text = format!("[egress]\ndns_servers = [\"{}\"]\n{rules}\n", named.dns.address());
         std::fs::write(&file, text).unwrap();
     };
     let open = "allow_networks = [\"127.0.0.1/32\"]";
-    write(open);
+    let write_open = || write(&format!("allow_http = true\n{open}"));
+    write_open();
     let setup = Setup::new().command("serve").arg("--config").arg(file.to_str().unwrap());
     let redrive = Redrive::start_with(setup).await;
     let api = redrive.api();
@@ -147,13 +152,19 @@ async fn the_operators_lists_hold_at_the_door_and_when_connecting() {
     let webhook = register(&api, &url, 5).await.unwrap();
     let mut reached = 0;
     let mut told = 0;
-    for (rules, at_the_door) in [
-        (format!("{open}\ndeny_networks = [\"127.0.0.0/8\"]"), false),
-        (format!("{open}\ndeny_hosts = [\"*.GOOD.test.\"]"), true),
-        (format!("{open}\ndeny_hosts = [\"hooks.good.test\"]\nallow_hosts = [\"*.good.test\"]"), true),
-        (format!("{open}\nallow_hosts = [\"good.test\"]"), true),
-        (format!("{open}\nports = [443, \"{}-65535\"]", port + 1), true),
-        ("allow_hosts = [\"*.good.test\"]".to_owned(), false),
+    let (http, https) = ("allow_http = true", "allow_http = false");
+    for (rules, at_the_door, seen) in [
+        (format!("{http}\n{open}\ndeny_networks = [\"127.0.0.0/8\"]"), false, None),
+        (format!("{http}\n{open}\ndeny_hosts = [\"*.GOOD.test.\"]"), true, None),
+        (
+            format!("{http}\n{open}\ndeny_hosts = [\"hooks.good.test\"]\nallow_hosts = [\"*.good.test\"]"),
+            true,
+            None,
+        ),
+        (format!("{http}\n{open}\nallow_hosts = [\"good.test\"]"), true, None),
+        (format!("{http}\n{open}\nports = [443, \"{}-65535\"]", port + 1), true, Some(REFUSED)),
+        (format!("{http}\nallow_hosts = [\"*.good.test\"]"), false, None),
+        (format!("{https}\n{open}"), true, Some(HTTPS_ONLY)),
     ] {
         for way in Way::ALL {
             let called = way.send(&api, &webhook).await;
@@ -163,7 +174,11 @@ async fn the_operators_lists_hold_at_the_door_and_when_connecting() {
         write(&rules);
         told = hang_up(&redrive, "are in force", told).await;
         for way in Way::ALL {
-            was_refused(way, &rules, way.send(&api, &webhook).await);
+            let called = way.send(&api, &webhook).await;
+            match seen {
+                Some(message) => was_refused_as(way, &rules, called, message),
+                None => was_unknown_name(way, &rules, called),
+            }
         }
         for change in ["pause", "resume"] {
             let path = format!("/v1/webhooks/{}/{change}", text(&webhook["id"]));
@@ -175,7 +190,7 @@ async fn the_operators_lists_hold_at_the_door_and_when_connecting() {
             api.delete(&format!("/v1/webhooks/{}", text(&again["id"]))).await.expect(204);
         }
         assert_eq!(named.receiver.count(), reached, "{rules}");
-        write(open);
+        write_open();
         told = hang_up(&redrive, "are in force", told).await;
     }
     // A configuration that cannot be used changes nothing.

@@ -25,7 +25,7 @@ pub enum WaitingOn {
     Order,
     /// Somebody to resume the webhook.
     Paused,
-    /// A free place among those of the tenant or the node.
+    /// A free slot among those of the tenant, the destination host or the node.
     Capacity,
     /// A worker of the pool that its tenant is routed to.
     Pool,
@@ -66,6 +66,8 @@ pub enum Scope {
     Webhook,
     /// Every delivery of the tenant.
     Tenant,
+    /// The tenant's deliveries to the same host.
+    Host,
     /// Everything on this node.
     Node,
 }
@@ -103,6 +105,8 @@ pub struct Facts<'a> {
     pub webhook_slots: Slots,
     /// The requests of the tenant.
     pub tenant_slots: Slots,
+    /// Whether the tenant may have one more request in flight to the webhook's host.
+    pub host_has_slot: bool,
     /// The requests of this node.
     pub node_slots: Slots,
     /// When the webhook's next token is due; none if there is one.
@@ -165,6 +169,9 @@ pub fn gate(facts: &Facts<'_>) -> Verdict {
     if facts.tenant_slots.are_taken() {
         return wait(WaitingOn::Capacity, Scope::Tenant);
     }
+    if !facts.host_has_slot {
+        return wait(WaitingOn::Capacity, Scope::Host);
+    }
     if facts.node_slots.are_taken() {
         return wait(WaitingOn::Capacity, Scope::Node);
     }
@@ -202,6 +209,7 @@ mod tests {
         order: true,
         webhook_slots: FREE,
         tenant_slots: FREE,
+        host_has_slot: true,
         node_slots: FREE,
         webhook_token: None,
         tenant_token: None,
@@ -231,11 +239,12 @@ mod tests {
     fn every_reason_holds_alone_and_before_those_that_follow() {
         const OPEN: Permit = Permit::Wait { until: None, forced: true };
         type Hold = fn(&mut Facts<'_>);
-        let reasons: [(Hold, Verdict); 11] = [
+        let reasons: [(Hold, Verdict); 12] = [
             (|f| f.global_token = at(1), wait(at(1), RateLimit, Scope::Node)),
             (|f| f.tenant_token = at(2), wait(at(2), RateLimit, Scope::Tenant)),
             (|f| f.webhook_token = at(3), wait(at(3), RateLimit, Scope::Webhook)),
             (|f| f.node_slots = TAKEN, wait(None, Capacity, Scope::Node)),
+            (|f| f.host_has_slot = false, wait(None, Capacity, Scope::Host)),
             (|f| f.tenant_slots = TAKEN, wait(None, Capacity, Scope::Tenant)),
             (|f| f.webhook_slots = TAKEN, wait(None, InFlightLimit, Scope::Webhook)),
             (|f| f.order = false, wait(None, Order, Scope::Webhook)),
@@ -303,7 +312,8 @@ mod tests {
     proptest! {
         #[test]
         fn it_goes_only_if_nothing_holds_and_waits_only_for_what_is_to_come(
-            (active, pool_served, order) in (any::<bool>(), any::<bool>(), any::<bool>()),
+            (active, pool_served, order, host_has_slot) in
+                (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()),
             circuit in any_permit(),
             (webhook_slots, tenant_slots, node_slots) in (any_slots(), any_slots(), any_slots()),
             (held_until, webhook_token, tenant_token, global_token) in
@@ -311,12 +321,12 @@ mod tests {
         ) {
             let state = if active { WebhookState::Active } else { WebhookState::Paused };
             let facts = Facts {
-                state: &state, pool_served, held_until, circuit, order, webhook_slots, tenant_slots,
+                state: &state, pool_served, held_until, circuit, order, webhook_slots, tenant_slots, host_has_slot,
                 node_slots, webhook_token, tenant_token, global_token, now: NOW,
             };
             let slots = [webhook_slots, tenant_slots, node_slots];
             let times = [held_until, webhook_token, tenant_token, global_token];
-            let free = active && pool_served && order
+            let free = active && pool_served && order && host_has_slot
                 && !matches!(circuit, Permit::Wait { .. })
                 && slots.into_iter().all(|slots| slots.used < slots.most)
                 && times.into_iter().flatten().all(|time| time <= NOW);

@@ -89,6 +89,9 @@ pub enum SendFailure {
     Tls,
     /// The address is one that must not be called.
     BlockedAddress,
+    /// The installation has as many connections to the address as it may have. No request was made, and none is
+    /// recorded: the delivery waits for its turn again.
+    HostBusy,
     /// We cut the request ourselves, at the end of a shutdown's patience.
     Drained,
     /// The sending process died again and again while this was in flight.
@@ -102,7 +105,9 @@ impl SendFailure {
             // In all three the endpoint may have done its work: we merely did not hear about it.
             Self::Timeout | Self::CutOff | Self::Drained => FailureCategory::Timeout,
             Self::Dns => FailureCategory::Dns,
-            Self::Connect | Self::Reset | Self::Protocol | Self::SenderDied => FailureCategory::Network,
+            Self::Connect | Self::Reset | Self::Protocol | Self::SenderDied | Self::HostBusy => {
+                FailureCategory::Network
+            }
             Self::Tls => FailureCategory::Tls,
             Self::BlockedAddress => FailureCategory::BlockedAddress,
         }

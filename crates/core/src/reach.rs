@@ -4,7 +4,12 @@
 //! `address.rs`, about the very address that is connected to. Every part must agree: a listed name opens no
 //! special address, and an allowed network opens no port.
 
-use std::{fmt, net::IpAddr, str::FromStr};
+use std::{
+    fmt,
+    hash::{DefaultHasher, Hash, Hasher},
+    net::IpAddr,
+    str::FromStr,
+};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use url::Host;
@@ -33,9 +38,12 @@ pub struct ReachRules {
     pub deny_hosts: Vec<HostPattern>,
     /// Only these ports may be called; empty for all but those that are known not to speak HTTP.
     pub ports: Vec<PortRange>,
+    /// Only `https` may be used.
+    pub https_only: bool,
 }
 
-/// Why something is not called. For the operator's log alone: tenants are told the same thing for all.
+/// Why a request is refused. For the operator's log and metrics; [`Unreachable::is_hidden_for`] says which of
+/// these a tenant may not see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreachable {
     /// The port is not among those that are allowed.
@@ -50,12 +58,71 @@ pub enum Unreachable {
     /// The host is not among those that are allowed.
     #[error("the host is not in egress.allow_hosts")]
     HostNotListed,
+    /// The URL begins with `http://`.
+    #[error("egress.allow_http is off")]
+    PlainHttp,
     /// The address is refused.
     #[error(transparent)]
     Address(#[from] address::Refused),
+    /// The address and port belong to a listener of this server.
+    #[error("the server itself listens on this address")]
+    OwnListener,
+}
+
+impl Unreachable {
+    /// Every reason's label in metrics.
+    pub const LABELS: [&str; 5] = ["address", "own_listener", "host", "port", "scheme"];
+
+    /// The reason's label in metrics.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Address(_) => "address",
+            Self::OwnListener => "own_listener",
+            Self::HostDenied | Self::HostNotListed => "host",
+            Self::PortNotListed(_) | Self::PortNotHttp(_) => "port",
+            Self::PlainHttp => "scheme",
+        }
+    }
+
+    /// Whether this refusal must look like a name without an address. For a host that is a name, every refusal that
+    /// depends on the name or its addresses does: otherwise a tenant could find out which internal names exist. The
+    /// scheme and the port are in the URL, and a literal address is too, so refusing those reveals nothing.
+    pub fn is_hidden_for(self, host: &str) -> bool {
+        let is_about_host = !matches!(self, Self::PortNotListed(_) | Self::PortNotHttp(_) | Self::PlainHttp);
+        is_about_host && literal_address(host).is_none()
+    }
+}
+
+/// The IP address that a URL's host is, if it is one. IPv6 addresses come in brackets.
+pub fn literal_address(host: &str) -> Option<IpAddr> {
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    bare.parse().ok()
+}
+
+/// Identifies a destination host across tenants and webhooks, in one word. Two hosts with the same key only share
+/// a limit, which is also what two webhooks with the same host do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostKey(u64);
+
+impl HostKey {
+    /// The key of a URL's host in its canonical form. Letter case, dots at the end and the IPv6 wrapping of an IPv4
+    /// address make no difference.
+    pub fn from_host(host: &str) -> Self {
+        let mut hasher = DefaultHasher::new();
+        match literal_address(host) {
+            Some(address) => address.to_canonical().hash(&mut hasher),
+            None => bare(host).hash(&mut hasher),
+        }
+        Self(hasher.finish())
+    }
 }
 
 impl ReachRules {
+    /// Checks whether a URL's scheme may be used.
+    pub fn check_scheme(&self, is_https: bool) -> Result<(), Unreachable> {
+        if is_https || !self.https_only { Ok(()) } else { Err(Unreachable::PlainHttp) }
+    }
+
     /// Judges a URL's host and port, which needs no look-up.
     pub fn check_name(&self, host: &str, port: u16) -> Result<(), Unreachable> {
         self.check_port(port)?;
@@ -283,6 +350,43 @@ mod tests {
             assert_eq!(rules.check_name(address, 443), Err(Unreachable::HostNotListed), "{address}");
         }
         assert!(allowing(&["inside.example"]).check_address([10, 0, 0, 1].into()).is_err(), "no address");
+    }
+
+    #[test]
+    fn plain_http_is_refused_only_where_https_is_required() {
+        let rules = ReachRules { https_only: true, ..ReachRules::default() };
+        assert_eq!(rules.check_scheme(false), Err(Unreachable::PlainHttp));
+        assert_eq!(rules.check_scheme(true), Ok(()));
+        assert_eq!(ReachRules::default().check_scheme(false), Ok(()));
+    }
+
+    #[test]
+    fn refusals_of_names_are_hidden_and_those_of_literal_addresses_are_not() {
+        let inside = ReachRules::default().check_address([10, 0, 0, 1].into()).unwrap_err();
+        for about_host in
+            [inside, Unreachable::OwnListener, Unreachable::HostDenied, Unreachable::HostNotListed]
+        {
+            for name in ["db.internal", "db", "localhost", "xn--bcher-kva.example", "10.0.0.1.example"] {
+                assert!(about_host.is_hidden_for(name), "{about_host:?} {name}");
+            }
+            for literal in ["10.0.0.1", "[::1]", "[::ffff:7f00:1]"] {
+                assert!(!about_host.is_hidden_for(literal), "{about_host:?} {literal}");
+            }
+        }
+        for about_url in
+            [Unreachable::PlainHttp, Unreachable::PortNotHttp(22), Unreachable::PortNotListed(80)]
+        {
+            assert!(!about_url.is_hidden_for("db.internal"), "{about_url:?}");
+        }
+    }
+
+    #[test]
+    fn host_key_is_the_same_for_every_spelling_of_a_host() {
+        let same = |a: &str, b: &str| HostKey::from_host(a) == HostKey::from_host(b);
+        assert!(same("a.example", "A.Example."));
+        assert!(same("127.0.0.1", "[::ffff:127.0.0.1]"));
+        assert!(same("[::1]", "[0:0:0:0:0:0:0:1]"));
+        assert!(!same("a.example", "b.example") && !same("127.0.0.1", "127.0.0.2"));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use crate::{
     Answered, Config, Exchange, Failed, MAX_BUFFER_BYTES, Outbound, Timings,
-    connector::Connector,
+    connector::{Connector, OWNER},
     error::{self, SetupError, Verdict},
     stream::{Link, Payload, Phases, is_unsent},
 };
@@ -132,16 +132,22 @@ impl Client {
         connector.retire_connections();
     }
 
+    /// How many connections were refused since the start, by the label of the reason.
+    pub fn refusals(&self) -> impl IntoIterator<Item = (&'static str, u64)> + use<> {
+        self.0.connector.refusals()
+    }
+
     /// Sends one POST and reads the answer.
     ///
     /// It never follows a redirect, never sends the request twice, and always ends by the request's
     /// timeout. Dropping the future gives the exchange up.
     pub async fn post(&self, request: Outbound) -> Exchange {
         let start = (self.0.stopwatch)();
-        let limit = request.timeout;
+        let (limit, owner) = (request.timeout, request.owner);
         let (mut request, unsent) = prepare(request);
         let mut progress = Progress::new(capture_connection(&mut request), unsent);
-        let result = match timeout(limit, self.0.exchange(request, start, &mut progress)).await {
+        let exchange = OWNER.scope(owner, self.0.exchange(request, start, &mut progress));
+        let result = match timeout(limit, exchange).await {
             Ok(result) => result,
             Err(_) => Err(error::timed_out(progress.status.is_some())),
         };
@@ -186,7 +192,7 @@ impl Inner {
 
 /// The request as hyper takes it, and the mark that tells whether it has left.
 fn prepare(outbound: Outbound) -> (Request<Full<Payload>>, Arc<()>) {
-    let Outbound { target, mut headers, body, timeout: _ } = outbound;
+    let Outbound { target, mut headers, body, timeout: _, owner: _ } = outbound;
     for name in &FRAMING {
         headers.remove(name);
     }

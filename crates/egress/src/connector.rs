@@ -5,7 +5,10 @@ use std::{
     io,
     net::{IpAddr, SocketAddr},
     pin::Pin,
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -13,7 +16,7 @@ use std::{
 use http::{Uri, uri::Scheme};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use redrive_core::reach::ReachRules;
+use redrive_core::reach::{ReachRules, Unreachable, literal_address};
 use rustls::pki_types::ServerName;
 use tokio::{
     net::TcpStream,
@@ -24,6 +27,7 @@ use tower_service::Service;
 
 use crate::{
     Config, MAX_BUFFER_BYTES,
+    connections::{Connections, Permit},
     error::{Cause, ConnectFailed, SetupError, tls_fault_of},
     resolver::Resolver,
     stream::{Link, Phases, Stream},
@@ -36,6 +40,19 @@ const MAX_TRIED: usize = 4;
 /// it is not broken. Nothing that begins later can be handed to it.
 const GRACE: Duration = Duration::from_millis(50);
 
+/// How long a connection may wait for another one to its address to be closed, where as many as allowed are open.
+/// Shorter than any request's timeout, so that the wait never counts as the receiver's failure.
+const MAX_PERMIT_WAIT: Duration = Duration::from_millis(500);
+/// A name without an address, or a refused one, is reported after a multiple of this. It covers the difference
+/// between an answer from a cache, the hosts file or a denied name, and one from a name server nearby.
+const NAME_FAILURE_STEP: Duration = Duration::from_millis(100);
+const REASONS: usize = Unreachable::LABELS.len();
+
+tokio::task_local! {
+    /// For whom the request of this task is sent; see [`crate::Outbound::owner`].
+    pub(crate) static OWNER: u64;
+}
+
 /// Makes the connections of the client. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Connector(Arc<Dialer>);
@@ -46,6 +63,9 @@ struct Dialer {
     rules: Mutex<Arc<ReachRules>>,
     /// The connections that were made, so that they can be ended when the rules change.
     made: Mutex<Vec<Weak<Link>>>,
+    connections: Connections,
+    /// Refused connections, by the label of the reason.
+    refusals: [AtomicU64; REASONS],
     own_listeners: Vec<SocketAddr>,
     connect_timeout: Duration,
     /// The most that an answer can come to, head and body.
@@ -60,6 +80,8 @@ impl Connector {
             tls: tls::client_config(config.roots)?.into(),
             rules: Mutex::new(Arc::new(config.rules)),
             made: Mutex::default(),
+            connections: Connections::new(config.max_connections_per_address),
+            refusals: Default::default(),
             own_listeners: config.own_listeners,
             connect_timeout: config.connect_timeout,
             max_answer: config.max_response_bytes + 2 * MAX_BUFFER_BYTES,
@@ -82,6 +104,11 @@ impl Connector {
             }
         });
     }
+
+    /// How many connections were refused, by the label of the reason.
+    pub(crate) fn refusals(&self) -> [(&'static str, u64); REASONS] {
+        std::array::from_fn(|at| (Unreachable::LABELS[at], self.0.refusals[at].load(Relaxed)))
+    }
 }
 
 impl Service<Uri> for Connector {
@@ -95,35 +122,51 @@ impl Service<Uri> for Connector {
 
     fn call(&mut self, uri: Uri) -> Self::Future {
         let dialer = self.0.clone();
+        // hyper calls this in the task of the request that wants the connection, and may finish it in another one.
+        let owner = OWNER.try_with(|owner| *owner).unwrap_or_default();
         Box::pin(async move {
             let mut phases = Phases::default();
-            let stream = dialer.dial(&uri, &mut phases).await;
+            let stream = dialer.dial(&uri, owner, &mut phases).await;
             stream.map(TokioIo::new).map_err(|cause| ConnectFailed { cause, phases })
         })
     }
 }
 
-impl Dialer {
-    async fn dial(&self, uri: &Uri, phases: &mut Phases) -> Result<Stream, Cause> {
-        let secure = uri.scheme() == Some(&Scheme::HTTPS);
-        let host = uri.host().ok_or(Cause::NoSuchName)?;
-        let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
+/// Where a connection is to go.
+struct Destination<'a> {
+    is_https: bool,
+    host: &'a str,
+    port: u16,
+}
 
-        guard_name(&self.rules(), host, port)?;
-        let addresses = self.resolve(host, phases).await?;
-        let rules = self.rules();
-        self.guard(&rules, host, port, &addresses)?;
-        let socket = self.reach(&addresses, port, phases).await?;
-        let stream = match secure {
-            true => self.encrypt(host, socket, phases).await?,
-            false => Stream::plain(socket, *phases, self.max_answer),
+impl Dialer {
+    async fn dial(&self, uri: &Uri, owner: u64, phases: &mut Phases) -> Result<Stream, Cause> {
+        let is_https = uri.scheme() == Some(&Scheme::HTTPS);
+        let host = uri.host().ok_or(Cause::NoSuchName)?;
+        let port = uri.port_u16().unwrap_or(if is_https { 443 } else { 80 });
+        let to = Destination { is_https, host, port };
+
+        let (rules, addresses) = match literal_address(host) {
+            Some(address) => {
+                let rules = self.rules();
+                self.guard(&rules, &to, &[address])?;
+                (rules, vec![address])
+            }
+            None => self.resolve(&to, phases).await?,
+        };
+        let (socket, permit) = self.reach(&addresses, port, owner, phases).await?;
+        let stream = match is_https {
+            true => self.encrypt(host, socket, permit, phases).await?,
+            false => Stream::plain(socket, permit, *phases, self.max_answer),
         };
         self.remember(stream.link());
-        // Whoever changes the rules does that first and then looks for connections, so that one which is
-        // made meanwhile is either found there or judged again here.
+        // `Client::set_rules` changes the rules first and collects connections then, so that a connection which
+        // is made concurrently is either collected there or checked again here.
         let now = self.rules();
         if !Arc::ptr_eq(&rules, &now) {
-            self.guard(&now, host, port, &addresses)?;
+            self.guard(&now, &to, &addresses).inspect_err(|_| {
+                *phases = Phases { dns: phases.dns, ..Phases::default() };
+            })?;
         }
         Ok(stream)
     }
@@ -143,71 +186,129 @@ impl Dialer {
         made.push(Arc::downgrade(link));
     }
 
-    async fn resolve(&self, host: &str, phases: &mut Phases) -> Result<Vec<IpAddr>, Cause> {
-        if let Ok(address) = without_brackets(host).parse() {
-            return Ok(vec![address]);
-        }
+    /// The addresses of a host that is a name, all of them allowed by the rules that come with them.
+    ///
+    /// A name that does not exist, one that is denied and one with a refused address fail alike and after times of
+    /// the same granularity, so that neither shows which names exist inside.
+    async fn resolve(
+        &self,
+        to: &Destination<'_>,
+        phases: &mut Phases,
+    ) -> Result<(Arc<ReachRules>, Vec<IpAddr>), Cause> {
         let start = (self.stopwatch)();
-        let addresses = self.resolver.lookup(host).await;
-        phases.dns = Some((self.stopwatch)().saturating_sub(start));
-        addresses
+        let elapsed = || (self.stopwatch)().saturating_sub(start);
+        let found = self.resolve_allowed(to).await;
+        if matches!(found, Err(Cause::NoSuchName)) {
+            sleep(time_to_failure(elapsed())).await;
+        }
+        if !matches!(found, Err(Cause::Refused | Cause::PlainHttp)) {
+            phases.dns = Some(elapsed());
+        }
+        found
     }
 
-    /// One refused address refuses the host: whoever controls a name must not pick what we look at.
-    /// The operator learns the detail from the log, the tenant nothing.
-    fn guard(&self, rules: &ReachRules, host: &str, port: u16, addresses: &[IpAddr]) -> Result<(), Cause> {
-        guard_name(rules, host, port)?;
+    async fn resolve_allowed(&self, to: &Destination<'_>) -> Result<(Arc<ReachRules>, Vec<IpAddr>), Cause> {
+        // What needs no lookup is judged before one, so that no name server is asked about a denied host.
+        self.guard(&self.rules(), to, &[])?;
+        let addresses = self.resolver.lookup(to.host).await?;
+        let rules = self.rules();
+        self.guard(&rules, to, &addresses)?;
+        Ok((rules, addresses))
+    }
+
+    /// Judges the scheme, the port, the host and its addresses. One refused address refuses the host, so that the
+    /// owner of a name cannot choose which of its addresses is checked.
+    fn guard(&self, rules: &ReachRules, to: &Destination<'_>, addresses: &[IpAddr]) -> Result<(), Cause> {
+        let Destination { is_https, host, port } = *to;
+        let judged = rules.check_scheme(is_https).and_then(|()| rules.check_name(host, port));
+        judged.map_err(|why| self.refuse(to, None, why))?;
         for address in addresses {
-            if let Err(why) = rules.check_address(*address) {
-                tracing::warn!(host, port, %address, reason = %why, "refused to connect: the address is not allowed");
-                return Err(Cause::Refused);
-            }
-            if is_own_listener(&self.own_listeners, *address, port) {
-                tracing::warn!(host, port, %address, "refused to connect: Redrive itself listens there");
-                return Err(Cause::Refused);
-            }
+            let judged = match is_own_listener(&self.own_listeners, *address, port) {
+                true => Err(Unreachable::OwnListener),
+                false => rules.check_address(*address),
+            };
+            judged.map_err(|why| self.refuse(to, Some(*address), why))?;
         }
         Ok(())
     }
 
-    async fn reach(&self, addresses: &[IpAddr], port: u16, phases: &mut Phases) -> Result<TcpStream, Cause> {
+    /// The operator gets the reason in the log and in a counter, the tenant what [`Unreachable::is_hidden_for`]
+    /// leaves of it.
+    fn refuse(&self, to: &Destination<'_>, address: Option<IpAddr>, why: Unreachable) -> Cause {
+        let Destination { host, port, .. } = *to;
+        if let Some(at) = Unreachable::LABELS.iter().position(|label| *label == why.label()) {
+            self.refusals[at].fetch_add(1, Relaxed);
+        }
+        match address {
+            Some(address) => {
+                tracing::warn!(host, port, %address, reason = %why, "refused to connect: the address is not allowed");
+            }
+            None => {
+                tracing::warn!(host, port, reason = %why, "refused to connect: the host or port is not allowed");
+            }
+        }
+        match why {
+            Unreachable::PlainHttp => Cause::PlainHttp,
+            why if why.is_hidden_for(host) => Cause::NoSuchName,
+            _ => Cause::Refused,
+        }
+    }
+
+    async fn reach(
+        &self,
+        addresses: &[IpAddr],
+        port: u16,
+        owner: u64,
+        phases: &mut Phases,
+    ) -> Result<(TcpStream, Permit), Cause> {
         let tried = &addresses[..addresses.len().min(MAX_TRIED)];
         // Each gets its share, so that a first address that swallows packets leaves time for the next.
         let share = self.connect_timeout / u32::try_from(tried.len()).unwrap_or(1).max(1);
         let start = (self.stopwatch)();
         let mut reached = Err(Cause::Unreachable);
         for address in tried {
+            let wait = share.min(MAX_PERMIT_WAIT);
+            let Some(permit) = self.connections.acquire(*address, owner, wait).await else {
+                reached = Err(Cause::AddressBusy);
+                continue;
+            };
             let connecting = TcpStream::connect(SocketAddr::new(*address, port));
             if let Ok(Ok(socket)) = timeout(share, connecting).await {
-                reached = Ok(socket);
+                reached = Ok((socket, permit));
                 break;
             }
         }
         phases.connect = Some((self.stopwatch)().saturating_sub(start));
-        let socket = reached?;
+        let (socket, permit) = reached?;
         // A failure only costs latency.
         let _ = socket.set_nodelay(true);
-        Ok(socket)
+        Ok((socket, permit))
     }
 
     /// Has a limit of its own, because hyper may finish a connection after its request has ended.
-    async fn encrypt(&self, host: &str, socket: TcpStream, phases: &mut Phases) -> Result<Stream, Cause> {
+    async fn encrypt(
+        &self,
+        host: &str,
+        socket: TcpStream,
+        permit: Permit,
+        phases: &mut Phases,
+    ) -> Result<Stream, Cause> {
         let name = without_brackets(host).trim_end_matches('.');
         let name = ServerName::try_from(name).map_err(|_| Cause::NoSuchName)?.to_owned();
         let start = (self.stopwatch)();
         let shaken = timeout(self.connect_timeout, self.tls.connect(name, socket)).await;
         phases.tls = Some((self.stopwatch)().saturating_sub(start));
         let stream = shaken.map_err(|_| Cause::HandshakeStalled)?.map_err(|error| handshake_cause(&error))?;
-        Ok(Stream::tls(stream, *phases, self.max_answer))
+        Ok(Stream::tls(stream, permit, *phases, self.max_answer))
     }
 }
 
-/// What can be said before the name is looked up, so that nobody is even asked about a host that is denied.
-fn guard_name(rules: &ReachRules, host: &str, port: u16) -> Result<(), Cause> {
-    rules.check_name(host, port).map_err(|why| {
-        tracing::warn!(host, port, reason = %why, "refused to connect: the host or port is not allowed");
-        Cause::Refused
-    })
+/// How long to wait until a name that failed after `elapsed` is reported: until the next multiple of
+/// [`NAME_FAILURE_STEP`].
+fn time_to_failure(elapsed: Duration) -> Duration {
+    let steps = elapsed.as_nanos() / NAME_FAILURE_STEP.as_nanos() + 1;
+    let end = NAME_FAILURE_STEP.saturating_mul(u32::try_from(steps).unwrap_or(u32::MAX));
+    end.saturating_sub(elapsed)
 }
 
 fn handshake_cause(error: &io::Error) -> Cause {
@@ -240,6 +341,16 @@ fn is_this_host(address: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn failures_of_names_are_reported_in_steps() {
+        let after = |millis| {
+            let elapsed = Duration::from_millis(millis);
+            (elapsed + time_to_failure(elapsed)).as_millis()
+        };
+        assert_eq!((after(0), after(1), after(99)), (100, 100, 100));
+        assert_eq!((after(100), after(101), after(5_000)), (200, 200, 5_100));
+    }
 
     fn owns(listener: &str, address: &str) -> bool {
         let listener: SocketAddr = listener.parse().unwrap();
@@ -277,9 +388,13 @@ mod tests {
         let good: IpAddr = "1.1.1.1".parse().unwrap();
         let bad: IpAddr = "127.0.0.1".parse().unwrap();
         let (dialer, rules) = (dialer(), ReachRules::default());
-        assert!(dialer.guard(&rules, "a.example", 443, &[good, good]).is_ok());
+        let named = Destination { is_https: true, host: "a.example", port: 443 };
+        let literal = Destination { host: "127.0.0.1", ..named };
+        assert!(dialer.guard(&rules, &named, &[good, good]).is_ok());
         for mixed in [[good, bad], [bad, good]] {
-            assert!(matches!(dialer.guard(&rules, "a.example", 443, &mixed), Err(Cause::Refused)));
+            assert!(matches!(dialer.guard(&rules, &named, &mixed), Err(Cause::NoSuchName)));
         }
+        assert!(matches!(dialer.guard(&rules, &literal, &[bad]), Err(Cause::Refused)));
+        assert_eq!(dialer.refusals[0].load(Relaxed), 3, "the operator's counter has them all");
     }
 }

@@ -38,10 +38,14 @@ pub enum BadTarget {
 /// Why no connection came about.
 #[derive(Debug)]
 pub(crate) enum Cause {
-    /// The host, the port or an address of the host is refused.
+    /// The port, or a host that is an IP address, is refused.
     Refused,
-    /// The host has no address.
+    /// The scheme is refused.
+    PlainHttp,
+    /// The host is a name without an address, or one that is refused: the two must not be told apart.
     NoSuchName,
+    /// As many connections as allowed are open to the host's addresses.
+    AddressBusy,
     /// Nobody could say whether the host has an address.
     ResolverFailed,
     /// No address could be reached. Deliberately without the reason.
@@ -142,6 +146,14 @@ fn no_connection(cause: &Cause) -> Verdict {
         Cause::Refused => verdict(
             SendFailure::BlockedAddress,
             "the URL's host, port or address is one that requests may not go to",
+        ),
+        Cause::PlainHttp => verdict(
+            SendFailure::BlockedAddress,
+            "this installation sends to https:// only; change the webhook's URL",
+        ),
+        Cause::AddressBusy => verdict(
+            SendFailure::HostBusy,
+            "too many connections to the receiver's address are open from here",
         ),
         Cause::NoSuchName => verdict(SendFailure::Dns, "the URL's host name has no address"),
         Cause::ResolverFailed => verdict(SendFailure::Dns, "the URL's host name could not be resolved"),

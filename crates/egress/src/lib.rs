@@ -5,6 +5,7 @@
 //! receiver can hold an exchange, or the memory behind it, beyond its deadline.
 
 mod client;
+mod connections;
 mod connector;
 mod error;
 mod resolver;
@@ -43,6 +44,8 @@ pub struct Config {
     pub max_response_bytes: usize,
     /// How many idle connections are kept per host.
     pub idle_per_host: usize,
+    /// How many connections may be open to one IP address, over all hosts; `None` for any number.
+    pub max_connections_per_address: Option<usize>,
     /// How long an idle connection is kept. Shorter than what receivers commonly use, so that a request
     /// seldom meets a connection that is just being closed.
     pub idle_timeout: Duration,
@@ -64,6 +67,7 @@ impl Config {
             dns_timeout: Duration::from_secs(5),
             max_response_bytes: 64 * 1024,
             idle_per_host: 32,
+            max_connections_per_address: None,
             idle_timeout: Duration::from_secs(4),
             own_listeners: Vec::new(),
             stopwatch,
@@ -92,6 +96,8 @@ pub struct Outbound {
     pub body: Bytes,
     /// The deadline of the whole exchange, the answer's body included.
     pub timeout: Duration,
+    /// For whom it is sent: a key of the tenant. Owners share an address's connections fairly.
+    pub owner: u64,
 }
 
 /// How one POST went.
@@ -119,8 +125,8 @@ pub struct Answered {
 pub struct Failed {
     /// What kind of failure it was.
     pub failure: SendFailure,
-    /// What happened, in words that a tenant may read: they tell nothing about the network inside, nor
-    /// open ports from closed ones.
+    /// What happened, in words that a tenant may read: they reveal nothing about the network inside, neither which
+    /// names exist there nor which ports are open.
     pub message: String,
     /// The status, if the headers had arrived before the exchange broke off.
     pub status: Option<u16>,

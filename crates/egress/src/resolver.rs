@@ -7,7 +7,7 @@ use std::{
 };
 
 use hickory_resolver::{
-    TokioResolver,
+    ResolverBuilder, TokioResolver,
     config::{
         ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
     },
@@ -41,9 +41,13 @@ impl Resolver {
     }
 
     /// All addresses of `host`, of both families, at least one.
+    ///
+    /// The query is fully qualified. The system's search domains would otherwise turn a URL's host into names of the
+    /// network inside.
     pub(crate) async fn lookup(&self, host: &str) -> Result<Vec<IpAddr>, Cause> {
         let resolver = self.inner.as_ref().ok_or(Cause::ResolverFailed)?;
-        let found = tokio::time::timeout(self.timeout, resolver.lookup_ip(host)).await;
+        let absolute = format!("{}.", host.strip_suffix('.').unwrap_or(host));
+        let found = tokio::time::timeout(self.timeout, resolver.lookup_ip(absolute)).await;
         let found = found.map_err(|_| Cause::ResolverFailed)?.map_err(|error| cause(&error))?;
         let addresses: Vec<IpAddr> = found.iter().collect();
         if addresses.is_empty() { Err(Cause::NoSuchName) } else { Ok(addresses) }
@@ -55,14 +59,23 @@ fn cause(error: &NetError) -> Cause {
 }
 
 fn build(servers: &[SocketAddr], timeout: Duration) -> Result<TokioResolver, NetError> {
-    let mut builder = match servers {
-        [] => TokioResolver::builder_tokio()?,
-        // Names are taken as they are: there is no domain here that they could be completed with.
-        servers => TokioResolver::builder_with_config(
+    match servers {
+        [] => finish(TokioResolver::builder_tokio()?, timeout),
+        servers => build_with_config(
             ResolverConfig::from_parts(None, Vec::new(), servers.iter().map(name_server).collect()),
-            TokioRuntimeProvider::default(),
+            timeout,
         ),
-    };
+    }
+}
+
+fn build_with_config(config: ResolverConfig, timeout: Duration) -> Result<TokioResolver, NetError> {
+    finish(TokioResolver::builder_with_config(config, TokioRuntimeProvider::default()), timeout)
+}
+
+fn finish(
+    mut builder: ResolverBuilder<TokioRuntimeProvider>,
+    timeout: Duration,
+) -> Result<TokioResolver, NetError> {
     set_limits(builder.options_mut(), timeout);
     builder.build()
 }
@@ -98,6 +111,29 @@ mod tests {
     async fn without_a_configuration_no_name_has_an_address() {
         let resolver = Resolver { inner: None, timeout: Duration::from_secs(1) };
         assert!(matches!(resolver.lookup("localhost").await, Err(Cause::ResolverFailed)));
+    }
+
+    #[tokio::test]
+    async fn lookup_with_search_domains_asks_for_the_host_alone() {
+        let dns = redrive_testkit::Dns::start().await;
+        for inside in ["db.corp.test", "www.example.corp.test", "db.lan.test"] {
+            dns.script(inside, [redrive_testkit::Say::addresses(&["10.0.0.1"])]);
+        }
+        let name = |text: &str| text.parse().unwrap();
+        let config = ResolverConfig::from_parts(
+            Some(name("lan.test.")),
+            vec![name("corp.test."), name("test.")],
+            vec![name_server(&dns.address())],
+        );
+        let timeout = Duration::from_secs(2);
+        let resolver = Resolver { inner: build_with_config(config, timeout).ok(), timeout };
+        for host in ["db", "db.", "www.example", "db.corp"] {
+            assert!(matches!(resolver.lookup(host).await, Err(Cause::NoSuchName)), "{host}");
+        }
+        for inside in ["db.corp.test", "www.example.corp.test", "db.lan.test"] {
+            assert_eq!(dns.asked(inside), 0, "{inside}");
+        }
+        assert_eq!(resolver.lookup("db.corp.test").await.unwrap().len(), 1);
     }
 
     #[test]

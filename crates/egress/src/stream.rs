@@ -24,6 +24,8 @@ use tokio::{
 };
 use tokio_rustls::client::TlsStream;
 
+use crate::connections::Permit;
+
 /// How long making a connection took.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Phases {
@@ -190,19 +192,21 @@ pub(crate) struct Stream {
     /// What no honest answer exceeds. Without it a receiver could keep us reading `100 Continue` for as long
     /// as the deadline allows, at the cost of everybody else's time.
     most: usize,
+    /// Counts this connection against its address's limit.
+    _permit: Permit,
 }
 
 impl Stream {
-    pub(crate) fn plain(socket: TcpStream, phases: Phases, most: usize) -> Self {
-        Self::new(Transport::Plain(socket), phases, most)
+    pub(crate) fn plain(socket: TcpStream, permit: Permit, phases: Phases, most: usize) -> Self {
+        Self::new(Transport::Plain(socket), permit, phases, most)
     }
 
-    pub(crate) fn tls(stream: TlsStream<TcpStream>, phases: Phases, most: usize) -> Self {
-        Self::new(Transport::Tls(Box::new(stream)), phases, most)
+    pub(crate) fn tls(stream: TlsStream<TcpStream>, permit: Permit, phases: Phases, most: usize) -> Self {
+        Self::new(Transport::Tls(Box::new(stream)), permit, phases, most)
     }
 
-    fn new(transport: Transport, phases: Phases, most: usize) -> Self {
-        Self { transport, link: Arc::new(Link::new(phases)), answered: 0, most }
+    fn new(transport: Transport, permit: Permit, phases: Phases, most: usize) -> Self {
+        Self { transport, link: Arc::new(Link::new(phases)), answered: 0, most, _permit: permit }
     }
 
     /// What the exchanges on it know of it.

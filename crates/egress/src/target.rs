@@ -2,6 +2,7 @@
 //! It says nothing about whether its address is allowed; that is asked when connecting.
 
 use http::{HeaderValue, Uri};
+use redrive_core::reach::HostKey;
 use url::{Position, Url};
 
 use crate::error::BadTarget;
@@ -12,6 +13,7 @@ use crate::error::BadTarget;
 pub struct Target {
     pub(crate) uri: Uri,
     pub(crate) host: HeaderValue,
+    host_key: HostKey,
 }
 
 impl Target {
@@ -30,7 +32,13 @@ impl Target {
         let uri = Uri::try_from(url.as_str()).map_err(|_| BadTarget::NoUrl)?;
         let host = &url[Position::BeforeHost..Position::AfterPort];
         let host = HeaderValue::from_str(host).map_err(|_| BadTarget::NoUrl)?;
-        Ok(Self { uri, host })
+        let host_key = HostKey::from_host(uri.host().unwrap_or_default());
+        Ok(Self { uri, host, host_key })
+    }
+
+    /// The key of its host, the same for every URL to that host.
+    pub fn host_key(&self) -> HostKey {
+        self.host_key
     }
 
     /// The URL in its canonical form.

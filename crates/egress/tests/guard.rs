@@ -7,7 +7,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use common::*;
 use redrive_core::{address::AddressRules, outcome::SendFailure, reach::ReachRules};
-use redrive_egress::{Client, Config};
+use redrive_egress::{Client, Config, Outbound};
 use redrive_testkit::{Canary, Dns, Say, dns::addresses};
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
@@ -45,9 +45,6 @@ async fn loopback_is_refused_in_every_spelling() {
         "[::1]",
         "[::ffff:127.0.0.1]",
         "0.0.0.0",
-        "localhost",
-        "LOCALHOST",
-        "localhost.",
     ] {
         for scheme in ["http", "https"] {
             let exchange = post(&client, outbound(&format!("{scheme}://{host}:{port}/"), LONG)).await;
@@ -56,7 +53,99 @@ async fn loopback_is_refused_in_every_spelling() {
     }
     messages.dedup();
     assert_eq!(messages.len(), 1, "refusals read differently: {messages:?}");
+    for name in ["localhost", "LOCALHOST", "localhost."] {
+        let exchange = post(&client, outbound(&format!("http://{name}:{port}/"), LONG)).await;
+        failed(exchange, SendFailure::Dns);
+    }
     assert_silent(&canaries).await;
+}
+
+#[tokio::test]
+async fn refused_name_is_reported_like_a_name_that_does_not_exist() {
+    let named = Named::start().await;
+    named.dns.script("missing.test", [Say::NoSuchName]);
+    named.dns.script("db.test", [Say::addresses(&["10.0.0.1"])]);
+    named.dns.script("mixed.test", [Say::addresses(&["127.0.0.1", "169.254.169.254"])]);
+    let hosts = |names: &[&str]| names.iter().map(|name| name.parse().unwrap()).collect();
+    named.client.set_rules(ReachRules { deny_hosts: hosts(&["denied.test"]), ..only_one() });
+    let missing = named.post("missing.test").await;
+    let timings = missing.timings;
+    let missing = failed(missing, SendFailure::Dns);
+    for name in ["db.test", "mixed.test", "denied.test", "localhost", "DB.test."] {
+        // The second answer comes from a cache, and must not be quicker.
+        for _ in 0..2 {
+            let exchange = named.post(name).await;
+            let shown = exchange.timings;
+            let (dns, total) = (shown.dns.unwrap().as_millis(), shown.total.as_millis());
+            assert!((100..200).contains(&dns) && total - dns < 50, "{name}: {shown:?} {timings:?}");
+            assert_eq!((shown.connect, shown.tls, shown.ttfb), (None, None, None), "{name}");
+            let refused = failed(exchange, SendFailure::Dns);
+            assert_eq!((refused.message, refused.status), (missing.message.clone(), None), "{name}");
+        }
+    }
+    assert!(timings.dns.unwrap().as_millis() >= 100, "{timings:?}");
+    let refused: u64 = named.client.refusals().into_iter().map(|(_, count)| count).sum();
+    assert_eq!(refused, 10, "the operator can tell");
+    named.assert_untouched().await;
+}
+
+#[tokio::test]
+async fn plain_http_is_refused_as_soon_as_the_rules_say_so() {
+    let server = Server::answering(OK).await;
+    let client = client();
+    answered(post(&client, outbound(&server.url(), LONG)).await);
+    let https_only = ReachRules { https_only: true, ..loopback() };
+    client.set_rules(https_only.clone());
+    for url in [server.url(), format!("http://localhost:{}/", server.address.port())] {
+        let exchange = post(&client, outbound(&url, LONG)).await;
+        assert_eq!(exchange.timings.connect, None);
+        let refused = failed(exchange, SendFailure::BlockedAddress);
+        assert!(refused.message.contains("https:// only; change the webhook's URL"), "{}", refused.message);
+    }
+    assert_eq!((server.connections(), server.requests()), (1, 1), "the pooled connection is not used");
+    let secure = format!("https://127.0.0.1:{}/", server.address.port());
+    let exchange = post(&client, outbound(&secure, LONG)).await;
+    assert!(exchange.timings.connect.is_some(), "https is dialled");
+    client.set_rules(loopback());
+    answered(post(&client, outbound(&server.url(), LONG)).await);
+}
+
+#[tokio::test]
+async fn connections_to_one_address_are_bounded_whatever_the_name() {
+    let hold = std::sync::Arc::new(tokio::sync::Notify::new());
+    let held = hold.clone();
+    let server = Server::start(move |mut peer| {
+        let held = held.clone();
+        async move {
+            peer.read_request().await;
+            held.notified().await;
+            peer.send(OK).await;
+        }
+    })
+    .await;
+    let client = Client::new(Config { max_connections_per_address: Some(2), ..lenient() }).unwrap();
+    let port = server.address.port();
+    let send = |host: &str, owner| {
+        let request = Outbound { owner, ..outbound(&format!("http://{host}:{port}/"), LONG) };
+        let client = client.clone();
+        tokio::spawn(async move { client.post(request).await })
+    };
+    let first = [send("127.0.0.1", 1), send("127.0.0.1", 2)];
+    while server.requests() < 2 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let message = failed(send("127.0.0.1", 3).await.unwrap(), SendFailure::HostBusy).message;
+    assert!(message.contains("too many connections"), "{message}");
+    assert_eq!(server.connections(), 2);
+    // A connection that is waited for is used as soon as there is one.
+    let waiting = send("127.0.0.1", 3);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    hold.notify_waiters();
+    for exchange in first {
+        answered(exchange.await.unwrap());
+    }
+    hold.notify_one();
+    answered(waiting.await.unwrap());
 }
 
 #[tokio::test]
@@ -200,7 +289,7 @@ async fn a_name_with_one_bad_address_is_refused() {
         named.dns.script(&name, [Say::addresses(bad)]);
         let exchange = named.post(&name).await;
         assert_eq!(exchange.timings.connect, None, "{bad:?}: nothing is dialled");
-        failed(exchange, SendFailure::BlockedAddress);
+        failed(exchange, SendFailure::Dns);
     }
     for (name, alias) in [
         ("alias.test", Say::Alias("inside.test", addresses(&["127.0.0.2"]))),
@@ -276,7 +365,7 @@ async fn what_was_checked_is_what_is_dialled() {
         let exchange = named.post("turn.test").await;
         match exchange.result {
             Ok(_) => reached += 1,
-            Err(refused) => assert_eq!(refused.failure, SendFailure::BlockedAddress),
+            Err(refused) => assert_eq!(refused.failure, SendFailure::Dns),
         }
         if named.dns.asked("turn.test") == asked {
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -307,12 +396,18 @@ async fn denied_hosts_and_ports_are_not_even_looked_up() {
         ReachRules { deny_hosts: hosts(&["*.test", "good.test"]), ..only_one() },
         ReachRules { deny_hosts: hosts(&["GOOD.test."]), allow_hosts: hosts(&["good.test"]), ..only_one() },
         ReachRules { allow_hosts: hosts(&["*.good.test", "other.test"]), ..only_one() },
-        ReachRules { ports: vec!["1-1023".parse().unwrap()], ..only_one() },
     ] {
         named.client.set_rules(rules);
         for host in ["good.test", "GOOD.test", "good.test."] {
-            messages.push(failed(named.post(host).await, SendFailure::BlockedAddress).message);
+            messages.push(failed(named.post(host).await, SendFailure::Dns).message);
         }
+    }
+    messages.dedup();
+    assert_eq!(messages.len(), 1, "refusals read differently: {messages:?}");
+    messages.clear();
+    named.client.set_rules(ReachRules { ports: vec!["1-1023".parse().unwrap()], ..only_one() });
+    for host in ["good.test", "GOOD.test", "good.test.", "127.0.0.1"] {
+        messages.push(failed(named.post(host).await, SendFailure::BlockedAddress).message);
     }
     assert_eq!(named.dns.asked("good.test"), 0);
     named.client.set_rules(only_one());
@@ -322,9 +417,11 @@ async fn denied_hosts_and_ports_are_not_even_looked_up() {
     }
     let denied = AddressRules { deny: vec!["127.0.0.0/8".parse().unwrap()], ..only_one().networks };
     named.client.set_rules(ReachRules { networks: denied, ..only_one() });
-    messages.push(failed(named.post("good.test").await, SendFailure::BlockedAddress).message);
+    messages.push(failed(named.post("127.0.0.1").await, SendFailure::BlockedAddress).message);
     messages.dedup();
     assert_eq!(messages.len(), 1, "refusals read differently: {messages:?}");
+    failed(named.post("good.test").await, SendFailure::Dns);
+    assert_eq!(named.dns.asked("good.test"), 1, "its address is what is denied");
     assert_eq!(named.receiver.connections(), 0);
 
     let allow_hosts = hosts(&["*.GOOD.test"]);

@@ -188,7 +188,10 @@ async fn a_connection_that_was_being_made_when_the_rules_changed_is_judged_again
         let exchange = under_way.await.unwrap();
         match allowed {
             true => assert_eq!(answered(exchange).status, 200),
-            false => drop(failed(exchange, SendFailure::BlockedAddress)),
+            false => {
+                assert_eq!(exchange.timings.connect, None, "nothing shows that the name exists");
+                failed(exchange, SendFailure::Dns);
+            }
         }
         assert_eq!(told.recv().await.unwrap().is_some(), allowed, "what was sent");
     }

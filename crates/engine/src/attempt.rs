@@ -37,6 +37,9 @@ const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 const X_IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("x-idempotency-key");
 
+/// How long a delivery waits in the store whose address had no connection to spare.
+const HOST_BUSY_DELAY: Duration = Duration::from_secs(1);
+
 /// A try and what came of it.
 pub(crate) struct Tried {
     pub(crate) id: AttemptId,
@@ -65,7 +68,10 @@ impl Inner {
         match self.gate(&ready, &pass.hook).await {
             Ok(Gate::Go) => {
                 let tried = self.attempt(&ready, &pass.hook).await;
-                self.record_attempt(ready, pass, tried).await;
+                match tried.answer() {
+                    Answer::Failed(SendFailure::HostBusy) => self.put_back_busy(ready, pass).await,
+                    _ => self.record_attempt(ready, pass, tried).await,
+                }
             }
             Ok(Gate::Poison) => {
                 let message = "the sending process died three times while sending this delivery";
@@ -92,6 +98,15 @@ impl Inner {
                 self.give_back(ready);
             }
         }
+    }
+
+    /// Puts a delivery back into the store whose address had no connection to spare. No request was made, so this is
+    /// no attempt and says nothing about the endpoint.
+    async fn put_back_busy(self: &Arc<Self>, mut ready: Ready, pass: Pass) {
+        self.metrics.host_busy.inc();
+        self.not_sent(&ready, pass).await;
+        ready.due = ready.due.max(self.clock.now() + HOST_BUSY_DELAY);
+        self.give_back(ready);
     }
 
     /// Frees what a delivery had taken that is not sent after all.
@@ -146,6 +161,7 @@ impl Inner {
             target,
             body,
             timeout: hook.policy.timeout(ready.attempt),
+            owner: hook.tenant.key,
         };
         let began = ticks();
         let exchange = tokio::select! {
@@ -153,6 +169,9 @@ impl Inner {
             () = self.cut.cancelled() => cut_off(began),
         };
         self.metrics.exchanged(&exchange.timings);
+        if exchange.result.is_err() {
+            self.metrics.set_egress_refused(self.egress.refusals());
+        }
         Tried { id, executed_at, exchange, traced }
     }
 

@@ -100,7 +100,15 @@ impl Inner {
             tenant: &hook.tenant.id,
             max_in_flight: if self.needs_home(hook) { most } else { hook.tenant.part().of_count(most) },
             tenant_max_in_flight: hook.tenant.max_in_flight(),
+            host: hook.host(),
         }
+    }
+
+    /// How many requests this node may have in flight to one destination host: its part of what all nodes that send
+    /// may have together, and at least one.
+    pub(crate) fn host_limit(&self) -> usize {
+        let limit = self.settings.host_max_in_flight;
+        limit.map_or(usize::MAX, |limit| self.shares.of_all().of_count(limit).max(1))
     }
 
     /// Gives back what is queued for a webhook that has to be sent from its home, if that is not here.
@@ -113,6 +121,8 @@ impl Inner {
 
     /// There are more or fewer to share with.
     pub(crate) fn shares_changed(self: &Arc<Self>) {
+        let moves = self.dispatch.set_host_limit(self.host_limit());
+        self.carry_out(moves);
         for webhook in self.dispatch.webhooks() {
             if let Some(hook) = self.registry.hook(webhook) {
                 self.leave_to_home(&hook);

@@ -20,6 +20,7 @@ use redrive_core::{
     invalid::Invalid,
     lane::Ordering,
     limiter::RateLimit,
+    reach::HostKey,
     retry::{RetryConfig, RetryPolicy},
     signature::{LiveSecret, SignatureConfig},
     subscription::{Interest, Subscriptions},
@@ -138,6 +139,11 @@ impl Hook {
     /// Where to send; none when the URL cannot be used at all.
     pub(crate) fn target(&self) -> Option<&Target> {
         self.target.get_or_init(|| Target::parse(&self.url).ok().map(Box::new)).as_deref()
+    }
+
+    /// The host that its URL names.
+    pub(crate) fn host(&self) -> HostKey {
+        self.target().map(Target::host_key).unwrap_or_default()
     }
 
     /// How fast it is sent to.

@@ -27,6 +27,9 @@ pub struct Settings {
     pub webhook_max_in_flight: u32,
     /// Requests under way at once for one tenant that was given no number of its own.
     pub tenant_max_in_flight: Option<usize>,
+    /// Requests in flight to one destination host, over all webhooks and tenants; nodes that share a store divide it.
+    /// None for any number.
+    pub host_max_in_flight: Option<usize>,
     /// How fast one webhook is sent to that does not say otherwise.
     pub webhook_rate_limit: Option<RateLimit>,
     /// How fast is sent for one tenant that was given no limit of its own.
@@ -101,6 +104,7 @@ impl Default for Settings {
             max_in_flight: 1_000,
             webhook_max_in_flight: 5,
             tenant_max_in_flight: None,
+            host_max_in_flight: None,
             webhook_rate_limit: None,
             tenant_rate_limit: None,
             global_rate_limit: None,

@@ -87,6 +87,11 @@ impl Shares {
         self.pools.get(place).map_or(Share::ALONE, |(_, cell)| cell.get())
     }
 
+    /// This node's share among all that send.
+    pub(crate) fn of_all(&self) -> Share {
+        self.all.get()
+    }
+
     /// This node's part of what is sent for all together.
     pub(crate) fn global(&self) -> Option<RateLimit> {
         self.global.map(|limit| if self.is_whole() { limit } else { part(self.all.get(), limit) })

@@ -54,6 +54,7 @@ impl Engine {
             max_items: settings.max_items,
             max_bytes: settings.max_bytes,
             lane_items: settings.lane_items,
+            host_max_in_flight: settings.host_max_in_flight.unwrap_or(usize::MAX),
         };
         let local = Arc::new(Local::new(shares.clone()));
         // A store of its own has nobody to share with.

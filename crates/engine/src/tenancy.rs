@@ -1,8 +1,11 @@
 //! What holds for everything of one tenant, as it is now, and this node's part of it.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering::Relaxed},
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
 };
 
 use parking_lot::RwLock;
@@ -23,6 +26,8 @@ use crate::{
 pub struct Tenancy {
     /// The tenant.
     pub id: TenantId,
+    /// Its key among the owners of connections.
+    pub(crate) key: u64,
     rules: RwLock<TenantRules>,
     /// The place of its pool among those that this node serves.
     pool: AtomicUsize,
@@ -36,8 +41,11 @@ const NOWHERE: usize = usize::MAX;
 
 impl Tenancy {
     pub(crate) fn new(id: TenantId, settings: &Settings, shares: Arc<Shares>) -> Self {
+        let mut hasher = DefaultHasher::new();
+        id.hash(&mut hasher);
         let tenancy = Self {
             id,
+            key: hasher.finish(),
             rules: RwLock::default(),
             pool: AtomicUsize::new(NOWHERE),
             shares,

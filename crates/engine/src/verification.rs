@@ -4,7 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderValue, header};
 use redrive_core::{
-    EventId, TenantId, Time, WebhookId, signature,
+    EventId, TenantId, Time, WebhookId,
+    reach::HostKey,
+    signature,
     verification::{CHALLENGE, NOT_VERIFIED, challenge_body, is_echo},
     webhook::{Webhook, WebhookState},
 };
@@ -25,6 +27,20 @@ pub(crate) const AT_ONCE: usize = 32;
 /// How long an endpoint may take to echo.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
+/// A slot of a destination host, held by a challenge until dropped.
+struct HostSlot {
+    inner: Arc<Inner>,
+    tenant: TenantId,
+    host: HostKey,
+}
+
+impl Drop for HostSlot {
+    fn drop(&mut self) {
+        let moves = self.inner.dispatch.free_host(&self.tenant, self.host);
+        self.inner.carry_out(moves);
+    }
+}
+
 impl Inner {
     /// Asks the endpoint of a webhook that waits for its echo, if it is time to and this node sends for its tenant.
     /// Of several nodes, the one that first notes that it asks does. False: nothing was done here.
@@ -40,6 +56,8 @@ impl Inner {
         }
         // Whoever finds no turn comes back.
         let Ok(turn) = self.verifying.clone().try_acquire_owned() else { return Ok(false) };
+        // So does a challenge whose host is full.
+        let Some(slot) = self.take_host_slot(tenant, webhook) else { return Ok(false) };
         let asks = |webhook: &mut Webhook| {
             let WebhookState::PendingVerification(verification) = &webhook.state else { return Err(()) };
             if verification.next > now {
@@ -60,12 +78,20 @@ impl Inner {
             let inner = self.clone();
             self.runtime.spawn(async move {
                 inner.clone().verify(webhook).await;
+                drop(slot);
                 drop(turn);
                 // Somebody may have found no turn.
                 inner.expiry_alarm.notify_one();
             });
         }
         Ok(true)
+    }
+
+    /// A slot of a webhook's host for a challenge. Returns `None` while the host has no slot.
+    fn take_host_slot(self: &Arc<Self>, tenant: &TenantId, webhook: WebhookId) -> Option<HostSlot> {
+        let host = self.registry.hook(webhook).map(|hook| hook.host()).unwrap_or_default();
+        let slot = || HostSlot { inner: self.clone(), tenant: tenant.clone(), host };
+        self.dispatch.take_host(tenant, host).then(slot)
     }
 
     async fn verify(self: Arc<Self>, webhook: Webhook) {
@@ -105,7 +131,11 @@ impl Inner {
         let challenge = clock::secret_hex();
         let body = challenge_body(&challenge);
         let headers = self.challenge_headers(webhook, &body);
-        let exchange = self.egress.post(Outbound { target, headers, body, timeout: TIMEOUT }).await;
+        let owner = self.registry.tenancy(&webhook.tenant).key;
+        let exchange = self.egress.post(Outbound { target, headers, body, timeout: TIMEOUT, owner }).await;
+        if exchange.result.is_err() {
+            self.metrics.set_egress_refused(self.egress.refusals());
+        }
         let answer = exchange.result.map_err(|failed| failed.message)?;
         match is_echo(&challenge, answer.status, &answer.body_sample) {
             true => Ok(()),

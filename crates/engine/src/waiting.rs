@@ -124,7 +124,7 @@ impl Inner {
         let now = self.clock.now();
         let standing = self.coordination.standing(hook, now);
         let waiting = self.waits_for(hook, &standing, true, now);
-        let usage = self.dispatch.usage(hook.id, &hook.tenant.id);
+        let usage = self.dispatch.usage(self.whom(hook));
         GateView {
             state: hook.state.clone(),
             waiting: waiting.map(|(_, waiting)| waiting),
@@ -152,8 +152,9 @@ impl Inner {
         first: bool,
         now: Time,
     ) -> Option<(WaitingOn, Waiting)> {
-        let usage = self.dispatch.usage(hook.id, &hook.tenant.id);
-        let most = self.whom(hook).max_in_flight;
+        let whom = self.whom(hook);
+        let usage = self.dispatch.usage(whom);
+        let most = whom.max_in_flight;
         let slots = |used: usize, most: usize| Slots {
             used: u32::try_from(used).unwrap_or(u32::MAX),
             most: u32::try_from(most).unwrap_or(u32::MAX),
@@ -167,6 +168,7 @@ impl Inner {
             order: first,
             webhook_slots: slots(usage.webhook, most),
             tenant_slots: slots(usage.tenant, hook.tenant.max_in_flight()),
+            host_has_slot: usage.host_has_slot,
             node_slots: slots(usage.node, self.settings.max_in_flight),
             webhook_token: standing.tokens[0],
             tenant_token: standing.tokens[1],
@@ -180,7 +182,7 @@ impl Inner {
                 (Some(until), _) => format!("the endpoint answered 429 and is left alone until {until}"),
                 (None, Scope::Webhook) => "the webhook's rate limit is used up for now".into(),
                 (None, Scope::Tenant) => "the tenant's rate limit is used up for now".into(),
-                (None, Scope::Node) => "the rate limit of this server is used up for now".into(),
+                (None, Scope::Host | Scope::Node) => "the rate limit of this server is used up for now".into(),
             },
             WaitingOn::InFlightLimit => {
                 format!("{} of {most} requests to this webhook are under way", usage.webhook)
@@ -192,6 +194,11 @@ impl Inner {
             WaitingOn::Paused => "the webhook is paused; it goes on when the webhook is resumed".into(),
             WaitingOn::Capacity if scope == Scope::Tenant => {
                 "the tenant has as many requests under way as it may have".into()
+            }
+            WaitingOn::Capacity if scope == Scope::Host => {
+                "as many requests are in flight to the webhook's host as are allowed from here; it goes on when one \
+                 of them ends"
+                    .into()
             }
             WaitingOn::Capacity => "this server has as many requests under way as it may have".into(),
             WaitingOn::Pool => {

@@ -53,7 +53,7 @@ pub fn client() -> Client {
 
 pub fn outbound(url: &str, timeout: Duration) -> Outbound {
     let target = Target::parse(url).unwrap();
-    Outbound { target, headers: HeaderMap::new(), body: Bytes::from_static(b"{\"a\":1}"), timeout }
+    Outbound { target, headers: HeaderMap::new(), body: Bytes::from_static(b"{\"a\":1}"), timeout, owner: 0 }
 }
 
 /// Posts, and checks that the exchange ended by its deadline and a second.

@@ -150,6 +150,7 @@ pub(super) fn facts(hook: &Hook, now: Time) -> Facts<'_> {
         order: true,
         webhook_slots: FREE,
         tenant_slots: FREE,
+        host_has_slot: true,
         node_slots: FREE,
         webhook_token: None,
         tenant_token: None,

@@ -22,6 +22,8 @@ pub(super) struct Queue {
     pub(super) backlog: bool,
     pub(super) in_turn: bool,
     pub(super) hungry: bool,
+    /// The host that put it back in line; see `hosts`.
+    pub(super) woken_at: Option<usize>,
 }
 
 impl Queue {
@@ -34,6 +36,7 @@ impl Queue {
             backlog: false,
             in_turn: false,
             hungry: false,
+            woken_at: None,
         }
     }
 
@@ -78,6 +81,14 @@ impl Block {
     }
 }
 
+/// A request in flight.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sending {
+    pub(super) delivery: DeliveryId,
+    /// The index of the host that it counts for, which may not be the webhook's any more.
+    pub(super) host: usize,
+}
+
 /// A webhook with something in memory, or with something that holds it back.
 #[derive(Debug)]
 pub(super) struct Hooked {
@@ -92,8 +103,10 @@ pub(super) struct Hooked {
     vacant: Vec<usize>,
     /// Where to look first for a lane that may send.
     pub(super) look_at: usize,
-    /// Requests under way.
-    pub(super) sending: Vec<DeliveryId>,
+    /// Requests in flight.
+    pub(super) sending: Vec<Sending>,
+    /// The index of the host that its URL names.
+    pub(super) host: usize,
     pub(super) max_in_flight: usize,
     pub(super) block: Option<Block>,
     /// While its circuit is half open: no more than so many at once in memory.
@@ -106,9 +119,10 @@ impl Hooked {
         self.lanes.iter().any(|queue| queue.reserved > 0)
     }
 
-    pub(super) fn new(tenant: usize) -> Self {
+    pub(super) fn new(tenant: usize, host: usize) -> Self {
         Self {
             tenant,
+            host,
             lanes: Vec::new(),
             classes: [None; CLASSES],
             orders: HashMap::new(),
@@ -123,6 +137,10 @@ impl Hooked {
 
     pub(super) fn held(&self) -> usize {
         self.lanes.iter().map(Queue::held).sum()
+    }
+
+    pub(super) fn is_sending(&self, delivery: DeliveryId) -> bool {
+        self.sending.iter().any(|sending| sending.delivery == delivery)
     }
 
     pub(super) fn is_parked(&self) -> bool {

@@ -8,6 +8,7 @@
 //! see [`redrive_core::fairness`]. Who goes next is in `turns`, how much fits is in `room`, what matters only
 //! among other nodes is in `others`.
 
+mod hosts;
 mod lanes;
 mod others;
 mod room;
@@ -23,6 +24,7 @@ use redrive_core::{
     event::{Event, PayloadFormat},
     gate::Scope,
     lane::{Lane, Priority},
+    reach::HostKey,
 };
 use redrive_store::{LaneKey, LaneRoom};
 
@@ -58,6 +60,8 @@ pub(crate) struct Whom<'a> {
     pub(crate) max_in_flight: usize,
     /// Requests at once for the tenant.
     pub(crate) tenant_max_in_flight: usize,
+    /// The host that the webhook's URL names.
+    pub(crate) host: HostKey,
 }
 
 /// Where a delivery is that this node has in memory.
@@ -76,6 +80,8 @@ pub(crate) struct Bounds {
     pub(crate) max_items: usize,
     pub(crate) max_bytes: usize,
     pub(crate) lane_items: usize,
+    /// Requests in flight to one destination host.
+    pub(crate) host_max_in_flight: usize,
 }
 
 /// A delivery that may not go now.
@@ -123,6 +129,8 @@ pub(crate) struct Usage {
     pub(crate) queued: usize,
     pub(crate) tenant: usize,
     pub(crate) node: usize,
+    /// Whether the tenant may have one more request in flight to the webhook's host.
+    pub(crate) host_has_slot: bool,
 }
 
 /// What a node has in memory of one tenant's deliveries.
@@ -399,6 +407,26 @@ impl Dispatch {
         state.pump()
     }
 
+    /// Another number of requests may be in flight to each destination host.
+    pub(crate) fn set_host_limit(&self, max_in_flight: usize) -> Moves {
+        let state = &mut *self.state.lock();
+        state.set_host_limit(max_in_flight);
+        state.pump()
+    }
+
+    /// Takes a slot of a host for a request that is no delivery. Returns whether there was one; it is given back by
+    /// [`Dispatch::free_host`].
+    pub(crate) fn take_host(&self, tenant: &TenantId, host: HostKey) -> bool {
+        self.state.lock().take_host(tenant, host)
+    }
+
+    /// Ends a request that [`Dispatch::take_host`] was asked for.
+    pub(crate) fn free_host(&self, tenant: &TenantId, host: HostKey) -> Moves {
+        let state = &mut *self.state.lock();
+        state.free_host(tenant, host);
+        state.pump()
+    }
+
     /// The node may send again, if it could not.
     pub(crate) fn speak(&self) -> Moves {
         let state = &mut *self.state.lock();
@@ -454,9 +482,9 @@ impl Dispatch {
         self.state.lock().whereabouts(webhook, delivery)
     }
 
-    /// How many slots a webhook, its tenant and the node use.
-    pub(crate) fn usage(&self, webhook: WebhookId, tenant: &TenantId) -> Usage {
-        self.state.lock().usage(webhook, tenant)
+    /// How many slots a webhook, its tenant, its host and the node use.
+    pub(crate) fn usage(&self, whom: Whom<'_>) -> Usage {
+        self.state.lock().usage(whom)
     }
 
     /// What is here of a tenant's.

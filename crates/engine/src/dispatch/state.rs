@@ -10,10 +10,12 @@ use redrive_core::{
     clock_discipline::SetBack,
     gate::Scope,
     lane::{CLASSES, Lane, Priority},
+    reach::HostKey,
 };
 
 use super::{
     Bounds, Held, Ready, Refusal, Usage, Whereabouts, Whom,
+    hosts::Hosts,
     lanes::{Block, Hooked, is_retry},
     turns::Rota,
 };
@@ -36,6 +38,8 @@ pub(super) struct Tenant {
     /// It may not send for now: it joins no rota, and leaves each one when its turn comes there.
     pub(super) parked: bool,
     pub(super) blocked_until: Option<Time>,
+    /// Indexes of hosts at which lanes of it wait; some may not wait there any more.
+    pub(super) waits_at: Vec<usize>,
 }
 
 pub(super) struct State {
@@ -44,6 +48,7 @@ pub(super) struct State {
     pub(super) tenants: Vec<Tenant>,
     places: HashMap<TenantId, usize>,
     free_places: Vec<usize>,
+    pub(super) hosts: Hosts,
     pub(super) rota: Rota,
     /// Tenants that have as much under way as they may.
     pub(super) parked: VecDeque<usize>,
@@ -99,6 +104,7 @@ impl State {
             tenants: Vec::new(),
             places: HashMap::new(),
             free_places: Vec::new(),
+            hosts: Hosts::new(bounds.host_max_in_flight),
             rota: Rota::default(),
             parked: VecDeque::new(),
             blocked_until: None,
@@ -125,9 +131,15 @@ impl State {
         if !self.hooks.contains_key(&whom.webhook) {
             let tenant = self.place(whom.tenant);
             self.tenants[tenant].hooks += 1;
-            self.hooks.insert(whom.webhook, Hooked::new(tenant));
+            let host = self.hosts.refer(whom.host);
+            self.hooks.insert(whom.webhook, Hooked::new(tenant, host));
         }
         let hook = self.hooks.entry(whom.webhook).or_insert_with(|| unreachable!("it was made above"));
+        if self.hosts.key(hook.host) != whom.host {
+            // Its URL has changed. Requests in flight and waiting lanes stay with the former host.
+            let before = std::mem::replace(&mut hook.host, self.hosts.refer(whom.host));
+            self.hosts.release(before);
+        }
         hook.max_in_flight = whom.max_in_flight.max(1);
         self.tenants[hook.tenant].max_in_flight = whom.tenant_max_in_flight.max(1);
         hook
@@ -158,11 +170,12 @@ impl State {
         if !hook.is_idle() {
             return;
         }
-        let place = hook.tenant;
+        let (place, host) = (hook.tenant, hook.host);
         if !self.cancelled_early.is_empty() {
             self.cancelled_early.retain(|_, of| *of != webhook);
         }
         self.hooks.remove(&webhook);
+        self.hosts.release(host);
         self.tenants[place].hooks -= 1;
         // A place in the rota or among the parked is given up there, when its turn comes.
         self.forget_tenant_if_idle(place);
@@ -295,10 +308,36 @@ impl State {
 
     fn end_request(&mut self, webhook: WebhookId, delivery: DeliveryId) {
         if let Some(hook) = self.hooks.get_mut(&webhook)
-            && let Some(at) = hook.sending.iter().position(|sending| *sending == delivery)
+            && let Some(at) = hook.sending.iter().position(|sending| sending.delivery == delivery)
         {
-            hook.sending.swap_remove(at);
+            let (host, tenant) = (hook.sending.swap_remove(at).host, hook.tenant);
+            self.hosts.free(host, tenant);
+            self.wake_hosts();
         }
+    }
+
+    pub(super) fn take_host(&mut self, tenant: &TenantId, host: HostKey) -> bool {
+        if !self.hosts.may_take_by_key(host, self.places.get(tenant).copied()) {
+            return false;
+        }
+        let place = self.place(tenant);
+        // Keeps the tenant's place, as a webhook does.
+        self.tenants[place].hooks += 1;
+        let index = self.hosts.refer(host);
+        self.hosts.take(index, place);
+        true
+    }
+
+    pub(super) fn free_host(&mut self, tenant: &TenantId, host: HostKey) {
+        let Some(place) = self.places.get(tenant).copied() else { return };
+        let index = self.hosts.refer(host);
+        self.hosts.free(index, place);
+        // The reference of `take_host`, and the one that found the index.
+        self.hosts.release(index);
+        self.hosts.release(index);
+        self.wake_hosts();
+        self.tenants[place].hooks -= 1;
+        self.forget_tenant_if_idle(place);
     }
 
     /// Holds back a webhook, its tenant or the whole node for a moment. Queues stay where they are.
@@ -317,7 +356,8 @@ impl State {
                 self.give_turns(webhook);
                 Waking::Tenant(place)
             }
-            Scope::Node => {
+            // A full host blocks no one here: lanes wait for it in `hosts`.
+            Scope::Host | Scope::Node => {
                 self.blocked_until = Some(until);
                 self.give_turns(webhook);
                 Waking::Node
@@ -411,7 +451,7 @@ impl State {
         reason: String,
     ) -> Option<Ready> {
         let hook = self.hooks.get_mut(&webhook)?;
-        if hook.sending.contains(&delivery) {
+        if hook.is_sending(delivery) {
             self.cancelled.insert(delivery, reason);
             return None;
         }
@@ -422,7 +462,7 @@ impl State {
     /// reserved, since its lease may be on the way from the store.
     pub(super) fn take_cancelled(&mut self, webhook: WebhookId, delivery: DeliveryId) -> Option<Ready> {
         let hook = self.hooks.get(&webhook)?;
-        if hook.sending.contains(&delivery) {
+        if hook.is_sending(delivery) {
             return None;
         }
         let is_expected = hook.has_reserved();
@@ -482,22 +522,22 @@ impl State {
 
     pub(super) fn whereabouts(&self, webhook: WebhookId, delivery: DeliveryId) -> Option<Whereabouts> {
         let hook = self.hooks.get(&webhook)?;
-        if hook.sending.contains(&delivery) {
+        if hook.is_sending(delivery) {
             return Some(Whereabouts::Sending);
         }
         let mut queues = hook.lanes.iter().map(|queue| &queue.queue);
         queues.any(|queue| queue.iter().any(|ready| ready.id == delivery)).then_some(Whereabouts::Queued)
     }
 
-    pub(super) fn usage(&self, webhook: WebhookId, tenant: &TenantId) -> Usage {
+    pub(super) fn usage(&self, whom: Whom<'_>) -> Usage {
+        let hook = self.hooks.get(&whom.webhook);
+        let place = self.places.get(whom.tenant).copied();
         Usage {
-            webhook: self.hooks.get(&webhook).map_or(0, |hook| hook.sending.len()),
-            queued: self
-                .hooks
-                .get(&webhook)
-                .map_or(0, |hook| hook.lanes.iter().map(|queue| queue.queue.len()).sum()),
-            tenant: self.places.get(tenant).map_or(0, |place| self.tenants[*place].unsettled),
+            webhook: hook.map_or(0, |hook| hook.sending.len()),
+            queued: hook.map_or(0, |hook| hook.lanes.iter().map(|queue| queue.queue.len()).sum()),
+            tenant: place.map_or(0, |place| self.tenants[place].unsettled),
             node: self.unsettled,
+            host_has_slot: self.hosts.may_take_by_key(whom.host, place),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Bounds, turns and refills of the lanes.
 
+mod hosts;
 mod others;
 
 use bytes::Bytes;
@@ -8,7 +9,13 @@ use redrive_core::{EventId, lane::Priority};
 
 use super::*;
 
-const BOUNDS: Bounds = Bounds { max_in_flight: 5, max_items: 10, max_bytes: 1 << 20, lane_items: 4 };
+const BOUNDS: Bounds = Bounds {
+    max_in_flight: 5,
+    max_items: 10,
+    max_bytes: 1 << 20,
+    lane_items: 4,
+    host_max_in_flight: usize::MAX,
+};
 const FRESH: Lane = Lane::Free { priority: Priority::Normal, retry: false };
 
 fn webhook(n: u8) -> WebhookId {
@@ -49,7 +56,8 @@ fn ready(lane: u8, n: u8) -> Ready {
 /// A webhook of the tenant that has it in hand.
 fn whom(ready: &Ready, max_in_flight: usize) -> Whom<'_> {
     let (webhook, tenant) = (ready.webhook, &ready.event.tenant);
-    Whom { webhook, tenant, max_in_flight, tenant_max_in_flight: usize::MAX }
+    let host = HostKey::from_host(if webhook < self::webhook(2) { "a" } else { "b" });
+    Whom { webhook, tenant, max_in_flight, tenant_max_in_flight: usize::MAX, host }
 }
 
 /// Publishes one delivery the way `publish` does. None if it finds no room.
@@ -185,7 +193,8 @@ fn tenants_take_turns_however_many_webhooks_they_have() {
 
 #[test]
 fn priorities_share_by_weight_and_nobody_starves() {
-    let bounds = Bounds { max_in_flight: 1, max_items: 100_000, lane_items: 1_000, max_bytes: 1 << 30 };
+    let bounds =
+        Bounds { max_in_flight: 1, max_items: 100_000, lane_items: 1_000, max_bytes: 1 << 30, ..BOUNDS };
     let dispatch = Dispatch::new(bounds);
     let mut sent = Vec::new();
     for n in 0..240 {
@@ -455,8 +464,12 @@ fn made(which: u8, n: u16) -> Ready {
 proptest! {
     /// Whatever happens in whatever order: the bounds hold, and nothing is left over or sent twice.
     #[test]
-    fn bounds_hold_and_the_books_balance(steps in proptest::collection::vec((0u8..12, 0u8..4), 1..300)) {
-        let dispatch = Dispatch::new(BOUNDS);
+    fn bounds_hold_and_the_books_balance(
+        steps in proptest::collection::vec((0u8..13, 0u8..4), 1..300),
+        host_max_in_flight in prop_oneof![1..4usize, Just(usize::MAX)],
+    ) {
+        let dispatch = Dispatch::new(Bounds { host_max_in_flight, ..BOUNDS });
+        let mut challenges = Vec::new();
         let mut desk = Desk::default();
         let mut term = Term::new("test", redrive_store::Epoch(1), 0);
         let (mut n, mut now) = (0u16, 0i64);
@@ -539,6 +552,21 @@ proptest! {
                         dispatch.throw_away()
                     }
                 },
+                // A challenge begins or ends, or a webhook's URL changes to another host.
+                12 => match n % 3 {
+                    0 => {
+                        let (tenant, host) = (ready.event.tenant.clone(), whom(&ready, 2).host);
+                        if dispatch.take_host(&tenant, host) {
+                            challenges.push((tenant, host));
+                        }
+                        Moves::default()
+                    }
+                    1 => {
+                        let ended = challenges.pop();
+                        ended.map(|(tenant, host)| dispatch.free_host(&tenant, host)).unwrap_or_default()
+                    }
+                    _ => dispatch.set_caps(Whom { host: HostKey::from_host("c"), ..whom(&ready, 2) }),
+                },
                 _ => {
                     now += 1;
                     dispatch.wake_up(Time::from_millis(now))
@@ -548,6 +576,14 @@ proptest! {
             let load = dispatch.load();
             prop_assert!(load.items <= BOUNDS.max_items && load.unsettled <= BOUNDS.max_in_flight);
             prop_assert_eq!(load.unsettled, desk.under_way.len());
+            let hosts = dispatch.state.lock().hosts.counts();
+            prop_assert!(hosts.iter().all(|(_, in_flight, _)| *in_flight <= host_max_in_flight), "{:?}", hosts);
+            let counted: usize = hosts.iter().map(|(_, in_flight, _)| in_flight).sum();
+            prop_assert_eq!(counted, desk.under_way.len() + challenges.len());
+        }
+        for (tenant, host) in challenges {
+            let moves = dispatch.free_host(&tenant, host);
+            desk.take(&dispatch, moves);
         }
         let moves = dispatch.speak();
         desk.take(&dispatch, moves);
@@ -572,6 +608,7 @@ proptest! {
         prop_assert_eq!(dispatch.load(), empty(BOUNDS));
         let state = dispatch.state.lock();
         prop_assert!(state.hooks.is_empty(), "idle webhooks cost nothing: {:?}", state.hooks);
+        prop_assert!(state.hosts.is_empty(), "idle hosts cost nothing: {:?}", state.hosts);
     }
 }
 

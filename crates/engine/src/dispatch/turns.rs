@@ -8,7 +8,7 @@ use redrive_core::{
     lane::CLASSES,
 };
 
-use super::{Moves, state::State};
+use super::{Moves, lanes::Sending, state::State};
 
 /// The first class of retries.
 const FIRST_RETRY: usize = CLASSES / 2;
@@ -70,7 +70,7 @@ impl State {
         }
     }
 
-    fn join_rota(&mut self, place: usize, class: usize) {
+    pub(super) fn join_rota(&mut self, place: usize, class: usize) {
         let tenant = &mut self.tenants[place];
         if !tenant.parked && !tenant.in_rota[class] && !tenant.turns[class].is_empty() {
             tenant.in_rota[class] = true;
@@ -78,12 +78,14 @@ impl State {
         }
     }
 
-    /// Puts a tenant aside that may not send more for now.
-    fn park_tenant(&mut self, place: usize) {
+    /// Puts a tenant aside that may not send more for now. [`State::wake_hosts`] has to follow: slots of hosts that
+    /// its lanes were woken for are left to others.
+    pub(super) fn park_tenant(&mut self, place: usize) {
         let tenant = &mut self.tenants[place];
         if !tenant.parked {
             tenant.parked = true;
             self.parked.push_back(place);
+            self.return_wakes(place);
         }
     }
 
@@ -97,6 +99,7 @@ impl State {
         for class in 0..CLASSES {
             self.join_rota(place, class);
         }
+        self.wake_hosts_of(place);
         self.forget_tenant_if_idle(place);
     }
 
@@ -109,7 +112,7 @@ impl State {
         }
     }
 
-    fn may_send(&self, place: usize) -> bool {
+    pub(super) fn may_send(&self, place: usize) -> bool {
         let tenant = &self.tenants[place];
         tenant.blocked_until.is_none()
             && tenant.unsettled < tenant.max_in_flight
@@ -142,6 +145,7 @@ impl State {
                 self.join_rota(place, class);
             } else {
                 self.park_tenant(place);
+                self.wake_hosts();
             }
             self.forget_tenant_if_idle(place);
         }
@@ -152,19 +156,39 @@ impl State {
     fn start_one(&mut self, place: usize, class: usize, moves: &mut Moves) {
         while let Some((webhook, lane)) = self.tenants[place].turns[class].pop_front() {
             let Some(hook) = self.hooks.get_mut(&webhook) else { continue };
+            let was_woken = hook.lanes[lane].woken_at.is_some();
             hook.lanes[lane].in_turn = false;
-            if !hook.may_send(lane) {
-                hook.vacate_if_idle(lane);
-                self.forget_if_idle(webhook);
-                continue;
+            let started = self.start_lane(webhook, lane, class, moves);
+            if was_woken {
+                // After its start, so that the slot it was woken for is not seen as free.
+                self.end_wake(webhook, lane);
+                self.wake_hosts();
             }
-            let Some(ready) = hook.lanes[lane].queue.pop_front() else { continue };
-            hook.sending.push(ready.id);
-            self.take_slot(webhook, lane);
-            self.rota.turns.took(class);
-            moves.start.push(ready);
-            self.give_turn(webhook, lane);
-            return;
+            self.forget_if_idle(webhook);
+            if started {
+                return;
+            }
         }
+    }
+
+    /// Starts the first delivery of a lane, unless the webhook may not send or its host is full.
+    fn start_lane(&mut self, webhook: WebhookId, lane: usize, class: usize, moves: &mut Moves) -> bool {
+        let Some(hook) = self.hooks.get_mut(&webhook) else { return false };
+        if !hook.may_send(lane) {
+            hook.vacate_if_idle(lane);
+            return false;
+        }
+        if !self.hosts.may_take(hook.host, hook.tenant) {
+            self.wait_at_host(webhook, lane, false);
+            return false;
+        }
+        let Some(ready) = hook.lanes[lane].queue.pop_front() else { return false };
+        self.hosts.take(hook.host, hook.tenant);
+        hook.sending.push(Sending { delivery: ready.id, host: hook.host });
+        self.take_slot(webhook, lane);
+        self.rota.turns.took(class);
+        moves.start.push(ready);
+        self.give_turn(webhook, lane);
+        true
     }
 }

@@ -14,6 +14,7 @@ use prometheus_client::{
 };
 use redrive_core::{
     DeliveryStatus, FailureCategory, TenantId, WebhookId, breaker::CircuitState, gate::WaitingOn,
+    reach::Unreachable,
 };
 use redrive_egress::Timings;
 use redrive_store::Left;
@@ -47,6 +48,11 @@ struct OutcomeLabel {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct KindLabel {
     kind: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabel {
+    reason: &'static str,
 }
 
 const PHASES: [&str; 4] = ["dns", "connect", "tls", "ttfb"];
@@ -177,6 +183,8 @@ pub struct Metrics {
     pub(crate) fenced: Counter,
     transitions: Family<TransitionLabels, Counter>,
     rate_limit_hits: Counter,
+    egress_refused: Family<ReasonLabel, Counter>,
+    pub(crate) host_busy: Counter,
     recovered: Family<KindLabel, Counter>,
     faults: [Counter; 3],
     /// Tries to tell owners.
@@ -232,6 +240,8 @@ impl Metrics {
             transitions: Family::default(),
             recovered: Family::default(),
             rate_limit_hits: Counter::default(),
+            egress_refused: Family::default(),
+            host_busy: Counter::default(),
             faults: Fault::ALL.map(|fault| faults.get_or_create(&KindLabel { kind: fault.name() }).clone()),
             notices: Notices::new(registry),
             pruned: Family::default(),
@@ -265,6 +275,7 @@ impl Metrics {
                 drop(self.transitions.get_or_create(&label));
             }
         }
+        self.set_egress_refused(Unreachable::LABELS.map(|reason| (reason, 0)));
         self.pruned(&Left::default());
         for kind in ["lease", "lane", "assignment"] {
             self.recovered(kind, 0);
@@ -276,7 +287,25 @@ impl Metrics {
         self.recovered.get_or_create(&KindLabel { kind }).inc_by(count as u64);
     }
 
+    /// Takes over how many connections the guard has refused since the start, by reason.
+    pub(crate) fn set_egress_refused(&self, refused: impl IntoIterator<Item = (&'static str, u64)>) {
+        for (reason, count) in refused {
+            let counter = self.egress_refused.get_or_create(&ReasonLabel { reason });
+            counter.inner().fetch_max(count, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
     fn list(&self, registry: &mut Registry) {
+        registry.register(
+            "webhook_egress_refused",
+            "Connections that the guard refused, by reason",
+            self.egress_refused.clone(),
+        );
+        registry.register(
+            "webhook_egress_host_busy",
+            "Deliveries that were put back because their address had as many connections as it may have",
+            self.host_busy.clone(),
+        );
         registry.register(
             "webhook_delivery_duration_seconds",
             "From sending a request to the end of its answer",
@@ -450,6 +479,7 @@ mod tests {
             "redrive_store_failures_in_a_row 0",
             "webhook_store_up 1",
             "webhook_redis_up 0",
+            "webhook_egress_refused_total{reason=\"address\"} 0",
         ] {
             assert!(text.lines().any(|told| told == line), "{line} is not in\n{text}");
         }

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use redrive_core::{TenantId, Time, WebhookId, lane::Lane, ticket::shown_due};
+use redrive_core::{TenantId, Time, WebhookId, lane::Lane, reach::HostKey, ticket::shown_due};
 use redrive_store::{Claimed, LaneClaim, LaneKey, LaneRoom, StoreError};
 
 use crate::{
@@ -155,6 +155,7 @@ impl Inner {
                 tenant: &nobody,
                 max_in_flight: self.settings.webhook_max_in_flight as usize,
                 tenant_max_in_flight: usize::MAX,
+                host: HostKey::default(),
             },
         };
         self.dispatch.reserve_lane(whom, key.lane)

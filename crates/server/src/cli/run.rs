@@ -186,6 +186,7 @@ fn way_out(config: &Config, address: SocketAddr) -> Result<Client, CliError> {
         dns_timeout: config.egress.dns_timeout.get(),
         max_response_bytes: config.egress.max_response_bytes,
         idle_per_host: 256,
+        max_connections_per_address: Some(config.egress.max_connections_per_address).filter(|max| *max > 0),
         own_listeners: vec![address],
         ..redrive_egress::Config::new(clock::ticks)
     });

@@ -37,6 +37,10 @@ pub struct Egress {
     pub dns_timeout: Span,
     /// How much of an answer is read.
     pub max_response_bytes: usize,
+    /// Requests in flight to one destination host, over all webhooks and tenants; 0 for any number.
+    pub max_requests_per_host: usize,
+    /// Open connections to one IP address, over all hosts; 0 for any number.
+    pub max_connections_per_address: usize,
 }
 
 impl Egress {
@@ -54,6 +58,8 @@ impl Egress {
             connect_timeout: Span::secs(10),
             dns_timeout: Span::secs(5),
             max_response_bytes: 64 * 1024,
+            max_requests_per_host: 256,
+            max_connections_per_address: 512,
         }
     }
 
@@ -64,6 +70,7 @@ impl Egress {
             allow_hosts: self.allow_hosts.clone(),
             deny_hosts: self.deny_hosts.clone(),
             ports: self.ports.clone(),
+            https_only: !self.allow_http,
         }
     }
 
@@ -76,6 +83,14 @@ impl Egress {
         let refuse = |setting: &str, reason: &str| {
             Err(ConfigError::Invalid { setting: setting.into(), reason: reason.into() })
         };
+        for (setting, max) in [
+            ("egress.max_requests_per_host", self.max_requests_per_host),
+            ("egress.max_connections_per_address", self.max_connections_per_address),
+        ] {
+            if max > 1_000_000 {
+                return refuse(setting, "must be at most 1000000, or 0 for any number");
+            }
+        }
         if !(1024..=16 << 20).contains(&self.max_response_bytes) {
             return refuse("egress.max_response_bytes", "must be from 1024 to 16777216");
         }

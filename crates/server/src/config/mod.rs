@@ -299,6 +299,7 @@ impl Config {
             max_items: self.delivery.max_items,
             max_bytes: self.delivery.max_bytes,
             lane_items: self.delivery.lane_items,
+            host_max_in_flight: Some(self.egress.max_requests_per_host).filter(|max| *max > 0),
             idempotency_window: self.events.idempotency_window.get(),
             retention: self.retention.kept(),
             archive: self.archive.url.is_some(),

@@ -152,6 +152,14 @@ pub const SETTINGS: &[Setting] = &[
     setting("egress.connect_timeout", "How long connecting to an endpoint may take."),
     setting("egress.dns_timeout", "How long looking a name up may take."),
     setting("egress.max_response_bytes", "How much of an answer is read; only 1 KiB of it is kept."),
+    setting(
+        "egress.max_requests_per_host",
+        "Requests in flight to one destination host, over all tenants. Protects third parties; 0 for any number.",
+    ),
+    setting(
+        "egress.max_connections_per_address",
+        "Open connections to one IP address per node, whatever the host's name. 0 for any number.",
+    ),
     setting("delivery.max_in_flight", "Requests under way at once; one counts until its outcome is stored."),
     setting(
         "delivery.webhook_max_in_flight",

@@ -1,0 +1,302 @@
+//! Limits the requests in flight to one destination host, over all webhooks and tenants of this node.
+//!
+//! A lane whose turn comes while its host is full leaves its tenant's line and waits at the host, so that it costs
+//! no other lane anything. When a request to the host ends, waiting lanes are put back in line: of each class one for
+//! each free slot, so that the classes' weights choose among them, and tenants in turn. A lane that cannot use its
+//! slot after all passes it on. One tenant never gets all slots of a host: see [`fairness::may_take`].
+
+use std::collections::{HashMap, VecDeque};
+
+use redrive_core::{
+    WebhookId,
+    fairness::{self, TENANT_FACTOR},
+    lane::CLASSES,
+    reach::HostKey,
+};
+
+use super::state::State;
+
+type LaneRef = (WebhookId, usize);
+
+/// Lanes of one class that wait at a host, tenants in turn.
+#[derive(Debug, Default)]
+struct Line {
+    tenants: VecDeque<usize>,
+    lanes: HashMap<usize, VecDeque<LaneRef>>,
+}
+
+impl Line {
+    fn push(&mut self, tenant: usize, lane: LaneRef, first: bool) {
+        let lanes = self.lanes.entry(tenant).or_default();
+        if lanes.is_empty() {
+            match first {
+                true => self.tenants.push_front(tenant),
+                false => self.tenants.push_back(tenant),
+            }
+        }
+        match first {
+            true => lanes.push_front(lane),
+            false => lanes.push_back(lane),
+        }
+    }
+
+    /// Takes a lane of the first tenant that `may_go`; the tenant is last then.
+    fn pop(&mut self, mut may_go: impl FnMut(usize) -> bool) -> Option<(usize, LaneRef)> {
+        let at = self.tenants.iter().position(|tenant| may_go(*tenant))?;
+        let tenant = self.tenants.remove(at)?;
+        let lanes = self.lanes.get_mut(&tenant)?;
+        let lane = lanes.pop_front()?;
+        match lanes.is_empty() {
+            true => drop(self.lanes.remove(&tenant)),
+            false => self.tenants.push_back(tenant),
+        }
+        Some((tenant, lane))
+    }
+}
+
+/// A host that a webhook in memory sends to.
+#[derive(Debug, Default)]
+struct Host {
+    key: HostKey,
+    /// Webhooks, requests and lanes that refer to it by its index. It is removed when there are none.
+    references: usize,
+    in_flight: usize,
+    /// Requests in flight by tenant; tenants without any are removed. There are few at a time.
+    by_tenant: Vec<(usize, usize)>,
+    waiting: [Line; CLASSES],
+    waiting_lanes: usize,
+    /// Lanes that were put back in line and have not had their turn yet.
+    woken: [usize; CLASSES],
+}
+
+/// The hosts of all webhooks in memory.
+#[derive(Debug)]
+pub(super) struct Hosts {
+    max_in_flight: usize,
+    indexes: HashMap<HostKey, usize>,
+    hosts: Vec<Host>,
+    vacant: Vec<usize>,
+    /// Hosts whose waiting lanes are to be looked at.
+    to_wake: Vec<usize>,
+}
+
+impl Hosts {
+    pub(super) fn new(max_in_flight: usize) -> Self {
+        Self {
+            max_in_flight: max_in_flight.max(1),
+            indexes: HashMap::new(),
+            hosts: Vec::new(),
+            vacant: Vec::new(),
+            to_wake: Vec::new(),
+        }
+    }
+
+    /// The index of a host, with one more reference.
+    pub(super) fn refer(&mut self, key: HostKey) -> usize {
+        let index = match self.indexes.get(&key) {
+            Some(index) => *index,
+            None => {
+                let index = self.vacant.pop().unwrap_or_else(|| {
+                    self.hosts.push(Host::default());
+                    self.hosts.len() - 1
+                });
+                self.hosts[index].key = key;
+                self.indexes.insert(key, index);
+                index
+            }
+        };
+        self.hosts[index].references += 1;
+        index
+    }
+
+    pub(super) fn release(&mut self, index: usize) {
+        let host = &mut self.hosts[index];
+        host.references -= 1;
+        if host.references == 0 {
+            self.indexes.remove(&host.key);
+            *host = Host::default();
+            self.vacant.push(index);
+        }
+    }
+
+    pub(super) fn key(&self, index: usize) -> HostKey {
+        self.hosts[index].key
+    }
+
+    /// Whether a tenant may have one more request in flight to a host.
+    pub(super) fn may_take(&self, index: usize, tenant: usize) -> bool {
+        let host = &self.hosts[index];
+        let own = host.by_tenant.iter().find(|(place, _)| *place == tenant).map_or(0, |(_, own)| *own);
+        fairness::may_take(self.max_in_flight, host.in_flight, own, TENANT_FACTOR)
+    }
+
+    /// Whether a tenant may have one more request in flight to a host; one without an entry has none.
+    pub(super) fn may_take_by_key(&self, key: HostKey, tenant: Option<usize>) -> bool {
+        let index = self.indexes.get(&key);
+        index.is_none_or(|index| self.may_take(*index, tenant.unwrap_or(usize::MAX)))
+    }
+
+    /// Counts a request. Its reference keeps the host.
+    pub(super) fn take(&mut self, index: usize, tenant: usize) {
+        let host = &mut self.hosts[index];
+        host.references += 1;
+        host.in_flight += 1;
+        match host.by_tenant.iter_mut().find(|(place, _)| *place == tenant) {
+            Some((_, own)) => *own += 1,
+            None => host.by_tenant.push((tenant, 1)),
+        }
+    }
+
+    /// Ends a request. [`State::wake_hosts`] has to follow.
+    pub(super) fn free(&mut self, index: usize, tenant: usize) {
+        let host = &mut self.hosts[index];
+        host.in_flight -= 1;
+        if let Some(at) = host.by_tenant.iter().position(|(place, _)| *place == tenant) {
+            host.by_tenant[at].1 -= 1;
+            if host.by_tenant[at].1 == 0 {
+                host.by_tenant.swap_remove(at);
+            }
+        }
+        if host.waiting_lanes > 0 {
+            self.to_wake.push(index);
+        }
+        self.release(index);
+    }
+
+    fn wait(&mut self, index: usize, class: usize, tenant: usize, lane: LaneRef, first: bool) {
+        let host = &mut self.hosts[index];
+        host.references += 1;
+        host.waiting_lanes += 1;
+        host.waiting[class].push(tenant, lane, first);
+    }
+
+    /// A lane that was put back in line has had its turn, or leaves the line without one.
+    fn end_wake(&mut self, index: usize, class: usize) {
+        self.hosts[index].woken[class] -= 1;
+        self.to_wake.push(index);
+        self.release(index);
+    }
+
+    fn has_lanes_of(&self, index: usize, tenant: usize) -> bool {
+        let waiting = self.hosts.get(index).map(|host| &host.waiting);
+        waiting.is_some_and(|lines| lines.iter().any(|line| line.lanes.contains_key(&tenant)))
+    }
+}
+
+impl State {
+    /// Has a lane wait at its webhook's host. It stays in turn, so that it is not put in line a second time.
+    pub(super) fn wait_at_host(&mut self, webhook: WebhookId, lane: usize, first: bool) {
+        let Some(hook) = self.hooks.get_mut(&webhook) else { return };
+        let (host, tenant) = (hook.host, hook.tenant);
+        let queue = &mut hook.lanes[lane];
+        queue.in_turn = true;
+        let class = queue.lane.class();
+        self.hosts.wait(host, class, tenant, (webhook, lane), first);
+        let waits_at = &mut self.tenants[tenant].waits_at;
+        if !waits_at.contains(&host) {
+            waits_at.push(host);
+        }
+    }
+
+    /// Ends the wake-up of a lane that leaves its tenant's line.
+    pub(super) fn end_wake(&mut self, webhook: WebhookId, lane: usize) {
+        let Some(hook) = self.hooks.get_mut(&webhook) else { return };
+        let queue = &mut hook.lanes[lane];
+        if let Some(host) = queue.woken_at.take() {
+            let class = queue.lane.class();
+            self.hosts.end_wake(host, class);
+        }
+    }
+
+    /// Puts lanes back in line at every host that may have a free slot.
+    pub(super) fn wake_hosts(&mut self) {
+        while let Some(host) = self.hosts.to_wake.pop() {
+            for class in 0..CLASSES {
+                while self.wake_one(host, class) {}
+            }
+        }
+    }
+
+    fn wake_one(&mut self, index: usize, class: usize) -> bool {
+        let host = &self.hosts.hosts[index];
+        let free = self.hosts.max_in_flight.saturating_sub(host.in_flight);
+        if host.waiting_lanes == 0 || host.woken[class] >= free {
+            return false;
+        }
+        let mut line = std::mem::take(&mut self.hosts.hosts[index].waiting[class]);
+        let next = line.pop(|tenant| {
+            if !self.may_send(tenant) {
+                // It is asked again when it is put back in line.
+                self.park_tenant(tenant);
+            }
+            !self.tenants[tenant].parked && self.hosts.may_take(index, tenant)
+        });
+        // A tenant that was parked may have given lanes back to this host meanwhile.
+        let given_back = std::mem::replace(&mut self.hosts.hosts[index].waiting[class], line);
+        for (tenant, lanes) in given_back.lanes {
+            for lane in lanes.into_iter().rev() {
+                self.hosts.hosts[index].waiting[class].push(tenant, lane, true);
+            }
+        }
+        let Some((tenant, (webhook, lane))) = next else { return false };
+        let host = &mut self.hosts.hosts[index];
+        host.waiting_lanes -= 1;
+        host.woken[class] += 1;
+        // The lane's reference stays until it has had its turn.
+        if let Some(hook) = self.hooks.get_mut(&webhook) {
+            hook.lanes[lane].woken_at = Some(index);
+        }
+        self.tenants[tenant].turns[class].push_front((webhook, lane));
+        self.join_rota(tenant, class);
+        true
+    }
+
+    /// Has the lanes of a tenant that may not send for now wait at their hosts again, and leaves the slots that they
+    /// were woken for to others. Woken lanes are the first in line.
+    pub(super) fn return_wakes(&mut self, tenant: usize) {
+        for class in 0..CLASSES {
+            while let Some((webhook, lane)) = self.tenants[tenant].turns[class].front().copied() {
+                let woken = self.hooks.get(&webhook).is_some_and(|hook| hook.lanes[lane].woken_at.is_some());
+                if !woken {
+                    break;
+                }
+                self.tenants[tenant].turns[class].pop_front();
+                self.end_wake(webhook, lane);
+                self.wait_at_host(webhook, lane, true);
+            }
+        }
+    }
+
+    /// A tenant may send again: lanes of it that wait at hosts are looked at.
+    pub(super) fn wake_hosts_of(&mut self, tenant: usize) {
+        let waits_at = &mut self.tenants[tenant].waits_at;
+        if waits_at.is_empty() {
+            return;
+        }
+        waits_at.retain(|host| self.hosts.has_lanes_of(*host, tenant));
+        self.hosts.to_wake.extend_from_slice(waits_at);
+        self.wake_hosts();
+    }
+
+    /// Another number of requests may be in flight to each host.
+    pub(super) fn set_host_limit(&mut self, max_in_flight: usize) {
+        self.hosts.max_in_flight = max_in_flight.max(1);
+        let waiting = (0..self.hosts.hosts.len()).filter(|index| self.hosts.hosts[*index].waiting_lanes > 0);
+        let waiting: Vec<usize> = waiting.collect();
+        self.hosts.to_wake.extend(waiting);
+        self.wake_hosts();
+    }
+}
+
+#[cfg(test)]
+impl Hosts {
+    /// Requests in flight and the entries that refer to each host.
+    pub(super) fn counts(&self) -> Vec<(HostKey, usize, usize)> {
+        let used = self.indexes.values().map(|index| &self.hosts[*index]);
+        used.map(|host| (host.key, host.in_flight, host.references)).collect()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.indexes.is_empty() && self.to_wake.is_empty()
+    }
+}
