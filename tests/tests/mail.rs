@@ -5,12 +5,17 @@
 
 use std::process::{Command, Output};
 
-use redrive_testkit::{Api, Arrived, Protection, Receiver, Redrive, Setup, Smtp, binary};
+use redrive_testkit::{Api, Arrived, Postgres, Protection, Receiver, Redrive, Setup, Smtp, binary};
 use serde_json::{Value, json};
 
 /// A server that sends its mails there.
 fn setup(smtp: &Smtp) -> Setup {
     smtp.env(Protection::Plain).into_iter().fold(Setup::new(), |setup, (name, value)| setup.env(name, value))
+}
+
+/// The same, where addresses of the tests need no confirmation.
+fn trusting_setup(smtp: &Smtp) -> Setup {
+    setup(smtp).env("REDRIVE_SMTP_TRUSTED_DOMAINS", "[\"example.com\"]")
 }
 
 /// The path of a link in a mail.
@@ -54,15 +59,19 @@ async fn whoever_looks_after_a_webhook_hears_of_a_dead_delivery_and_can_end_that
     let (_receiver, webhook) = refusing(&api, json!({})).await;
     let wishes = json!({"emails": ["ops@example.com", "jane@EXAMPLE.com"], "language": "de"});
     api.patch("/v1/notification-preferences", wishes).await.expect(200);
+    for address in ["jane@example.com", "ops@example.com"] {
+        smtp.confirm(&api, address).await;
+    }
     api.publish("order.created", json!({"n": 1})).await;
-    let mails = smtp.wait_for(2).await;
+    smtp.wait_for(4).await;
+    let mails = smtp.notifications();
     let mut to: Vec<_> = mails.iter().map(|mail| mail.to.join(",")).collect();
     to.sort_unstable();
     assert_eq!(to, ["jane@example.com", "ops@example.com"]);
     let mail = mails.iter().find(|mail| mail.to == ["jane@example.com"]).unwrap();
-    assert_eq!(mail.header("Subject"), "Eine Zustellung an orders wurde aufgegeben");
+    assert_eq!(mail.header("Subject"), "Eine Zustellung an 127.0.0.1 wurde aufgegeben");
     assert_eq!(mail.defects, [""; 0]);
-    assert!(mail.text.contains("Ereignisart der letzten: order.created"), "{}", mail.text);
+    assert!(mail.text.contains("Ereignisart der letzten: order[.]created"), "{}", mail.text);
     assert!(mail.text.contains(webhook["id"].as_str().unwrap()), "{}", mail.text);
     assert!(
         mail.text.contains(&format!("http://{}/dashboard/t/default/dead", redrive.address())),
@@ -102,13 +111,18 @@ async fn whoever_looks_after_a_webhook_hears_of_a_dead_delivery_and_can_end_that
     let mails = smtp.wait_until(|mails| mails.iter().any(|mail| mail.text.contains("second"))).await;
     assert_eq!(
         mails.iter().map(|mail| mail.to[0].as_str()).filter(|to| *to == "jane@example.com").count(),
-        1
+        2,
+        "the confirmation and the first notification"
     );
-    let back = api
-        .post("/v1/notification-preferences/resubscribe", json!({"email": "jane@Example.com"}))
-        .await
-        .expect(200);
-    assert_eq!(back, json!({"resubscribed": 1}));
+    // Neither the tenant nor the operator can undo it; the holder can, with the link.
+    let again =
+        api.post("/v1/notification-preferences/resubscribe", json!({"email": "jane@example.com"})).await;
+    assert_eq!(again.status, 404);
+    let undone = anybody.raw("POST", &format!("{link}/undo"), &form, "").await;
+    assert_eq!(undone.status, 200);
+    assert_eq!(api.get("/v1/notification-preferences/unsubscribed").await.expect(200)["data"], json!([]));
+    let audit = api.get("/v1/audit-log?action=notifications.resubscribe").await.expect(200);
+    assert_eq!(audit["data"].as_array().unwrap().len(), 1, "{audit}");
     let (_third, _) = refusing(&api, json!({"description": "third", "events": ["third.*"]})).await;
     api.publish("third.created", json!({})).await;
     smtp.wait_until(|mails| {
@@ -120,7 +134,7 @@ async fn whoever_looks_after_a_webhook_hears_of_a_dead_delivery_and_can_end_that
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_muted_does_not_arrive() {
     let smtp = Smtp::start(Protection::Plain);
-    let redrive = Redrive::start_with(setup(&smtp)).await;
+    let redrive = Redrive::start_with(trusting_setup(&smtp)).await;
     let api = redrive.api();
     let muted =
         json!({"owner": {"email": "jane@example.com", "mute": ["delivery.dead"]}, "events": ["muted.*"]});
@@ -137,7 +151,7 @@ async fn what_is_muted_does_not_arrive() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_dead_deliveries_give_a_handful_of_mails() {
     let smtp = Smtp::start(Protection::Plain);
-    let redrive = Redrive::start_with(setup(&smtp).env("REDRIVE_NOTIFICATIONS_FOLD", "15s")).await;
+    let redrive = Redrive::start_with(trusting_setup(&smtp).env("REDRIVE_NOTIFICATIONS_FOLD", "15s")).await;
     let api = redrive.api();
     let off = json!({"circuit_breaker_config": {"enabled": false}});
     let (_receiver, _) = refusing(&api, off).await;
@@ -159,7 +173,7 @@ async fn a_mail_survives_a_server_that_is_down_and_a_kill() {
     let smtp = Smtp::start(Protection::Plain);
     smtp.go_down();
     // A minute takes a second: what a node had when it died is left to it for a minute.
-    let mut redrive = Redrive::start_with(setup(&smtp).env("REDRIVE_DEV_CLOCK_SPEED", "60")).await;
+    let mut redrive = Redrive::start_with(trusting_setup(&smtp).env("REDRIVE_DEV_CLOCK_SPEED", "60")).await;
     let api = redrive.api();
     let (_receiver, _) = refusing(&api, json!({})).await;
     api.publish("order.created", json!({})).await;
@@ -168,8 +182,164 @@ async fn a_mail_survives_a_server_that_is_down_and_a_kill() {
     smtp.come_back();
     redrive.restart().await;
     let mails = smtp.wait_for(1).await;
-    assert_eq!(mails[0].header("Subject"), "A delivery to orders was given up");
+    assert_eq!(mails[0].header("Subject"), "A delivery to 127.0.0.1 was given up");
     assert_eq!(mails.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn address_receives_nothing_before_its_holder_confirms_it() {
+    let smtp = Smtp::start(Protection::Plain);
+    let redrive = Redrive::start_with(setup(&smtp)).await;
+    let api = redrive.api();
+    let evil = "You won! https://evil.example/prize";
+    let off = json!({"description": evil, "circuit_breaker_config": {"enabled": false}});
+    let (_receiver, webhook) = refusing(&api, off).await;
+    assert_eq!(webhook["owner_email_confirmation"]["status"], "unconfirmed", "{webhook}");
+    let mail = smtp.wait_for(1).await.remove(0);
+    assert_eq!(mail.to, ["jane@example.com"]);
+    assert_eq!(
+        mail.header("Subject"),
+        format!("Confirm this address for notifications from {}", redrive.address())
+    );
+    assert!(!format!("{mail:?}").contains("evil") && mail.defects.is_empty(), "{mail:?}");
+    assert_eq!((mail.text.matches("://").count(), mail.html.matches("://").count()), (1, 1));
+
+    api.publish("order.created", json!({})).await;
+    let suppressed = |all: &Value| all["data"][0]["channels"]["mail"] == "nobody";
+    let listed = api.eventually("nobody has confirmed", "/v1/notifications", suppressed).await;
+    assert_eq!(listed["data"][0]["error"], "no recipient has confirmed its address");
+
+    // Opening the page confirms nothing, and neither does a link that was made up.
+    let (path, anybody) = (mail.confirmation_path().unwrap(), api.without_key());
+    let page = anybody.get(&path).await;
+    let text = String::from_utf8(page.body.to_vec()).unwrap();
+    assert!(page.status == 200 && text.contains("<form method=\"post\"") && !text.contains("evil"), "{text}");
+    let webhook_path = format!("/v1/webhooks/{}", webhook["id"].as_str().unwrap());
+    let seen = api.get(&webhook_path).await.expect(200);
+    assert_eq!(seen["owner_email_confirmation"]["status"], "unconfirmed");
+    assert_eq!(seen["owner_email_confirmation"]["requests"], 1);
+    for bad in ["/confirm/nonsense".to_owned(), path[..path.len() - 2].to_owned()] {
+        assert_eq!(anybody.get(&bad).await.status, 404);
+        assert_eq!(anybody.raw("POST", &bad, &[], "").await.status, 404);
+    }
+    smtp.confirm(&api, "jane@example.com").await;
+    let seen = api.get(&webhook_path).await.expect(200);
+    assert_eq!(seen["owner_email_confirmation"]["status"], "confirmed");
+    assert_eq!(seen["owner_email_confirmation"]["confirmed_by"], "holder");
+    assert_eq!(
+        api.get("/v1/webhooks").await.expect(200)["data"][0]["owner_email_confirmation"]["status"],
+        "confirmed"
+    );
+    let audit = api.get("/v1/audit-log?action=notifications.confirm").await.expect(200);
+    assert_eq!(audit["data"].as_array().unwrap().len(), 1, "{audit}");
+
+    // Another webhook: what the first told is folded for a while.
+    let (_second, _) = refusing(&api, json!({"description": evil, "events": ["second.*"]})).await;
+    api.publish("second.created", json!({})).await;
+    let mail = smtp.wait_until(|mails| mails.len() == 2).await.remove(1);
+    assert_eq!((mail.to.len(), mail.header("Subject")), (1, "A delivery to 127.0.0.1 was given up"));
+    assert!(mail.text.contains("https[:]//evil[.]example/prize"), "{}", mail.text);
+    assert!(!mail.text.contains("https://evil") && !mail.html.contains("evil.example"), "{}", mail.html);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn confirmations_are_resent_within_limits_and_admins_may_confirm() {
+    let smtp = Smtp::start(Protection::Plain);
+    let redrive = Redrive::start_with(setup(&smtp)).await;
+    let admin = redrive.api();
+    admin.post("/v1/tenants", json!({"id": "acme"})).await.expect(201);
+    let key =
+        admin.post("/v1/tenants/acme/api-keys", json!({"name": "k", "scopes": ["read", "manage"]})).await;
+    let api = admin.with_key(key.expect(201)["key"].as_str().unwrap());
+    let preferences = "/v1/notification-preferences";
+    let named = json!({"emails": ["ops@example.com", "trusted@example.com"]});
+    let changed = api.patch(preferences, named).await.expect(200);
+    assert_eq!(changed["addresses"][0]["email"], "ops@example.com", "{changed}");
+    assert_eq!(changed["addresses"][0]["status"], "unconfirmed", "{changed}");
+    smtp.wait_for(2).await;
+    let again = json!({"email": "OPS@example.com"});
+    let refused = api.post("/v1/notification-preferences/confirmations", &again).await;
+    assert_eq!(refused.status, 429, "one in an hour");
+    assert!(refused.header("retry-after").is_some());
+    // Naming it again, with a tag, or by another tenant sends nothing either.
+    for emails in [json!([]), json!(["ops@example.com"]), json!(["ops+1@example.com"])] {
+        api.patch(preferences, json!({"emails": emails})).await.expect(200);
+    }
+    let other = json!({"emails": ["ops@example.com"]});
+    admin.patch(preferences, other).await.expect(200);
+    // Only an admin may do without its holder.
+    let trusted = json!({"email": "trusted@example.com"});
+    assert_eq!(api.post("/v1/notification-preferences/confirm", &trusted).await.status, 403);
+    let trusted = json!({"email": "trusted@example.com", "tenant_id": "acme"});
+    let confirmed = admin.post("/v1/notification-preferences/confirm", trusted).await.expect(200);
+    assert_eq!((&confirmed["status"], &confirmed["confirmed_by"]), (&json!("confirmed"), &json!("operator")));
+    // A tenant asks 20 addresses in a day at most.
+    for batch in 0..3 {
+        let emails: Vec<_> = (0..10).map(|n| format!("victim{batch}{n}@example.com")).collect();
+        api.patch(preferences, json!({"emails": emails})).await.expect(200);
+    }
+    let mails = smtp.wait_until(|mails| mails.len() >= 20).await;
+    assert!(mails.iter().all(|mail| mail.confirmation_path().is_some()));
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    assert_eq!(smtp.mails().len(), 20);
+    let to_ops = smtp.mails().iter().filter(|mail| mail.to[0].starts_with("ops")).count();
+    assert_eq!(to_ops, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_that_are_killed_send_no_more_confirmations_than_the_limits_allow() {
+    let smtp = Smtp::start(Protection::Plain);
+    smtp.go_down();
+    let database = Postgres::shared().await;
+    let on = || setup(&smtp).database_url(database.url());
+    let (mut one, two) = tokio::join!(Redrive::start_with(on()), Redrive::start_with(on()));
+    let (a, b) = (one.api(), two.api());
+    for n in 0..4 {
+        a.post("/v1/tenants", json!({"id": format!("t{n}")})).await.expect(201);
+    }
+    // Every tenant names the same mailbox on both nodes, in several spellings.
+    for n in 0..4 {
+        let named = |api: &Api, tag: &str| {
+            let (api, path) = (api.clone(), format!("/v1/notification-preferences?tenant_id=t{n}"));
+            let emails = json!({"emails": [format!("victim+{tag}{n}@example.com"), "Victim@example.com"]});
+            async move { api.patch(&path, emails).await }
+        };
+        tokio::join!(named(&a, "a"), named(&b, "b"));
+    }
+    one.kill();
+    smtp.come_back();
+    one.restart().await;
+    smtp.wait_for(1).await;
+    let named = json!({"emails": ["victim@example.com"]});
+    for api in [one.api(), two.api()] {
+        api.patch("/v1/notification-preferences", &named).await.expect(200);
+    }
+    tokio::time::sleep(std::time::Duration::from_secs(8)).await;
+    assert_eq!(smtp.mails().len(), 1, "one in an hour, over all tenants, nodes and kills");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn notifications_beyond_the_budget_of_a_tenant_are_listed_as_suppressed() {
+    let smtp = Smtp::start(Protection::Plain);
+    let limited = trusting_setup(&smtp).env("REDRIVE_SMTP_MAX_PER_HOUR_PER_TENANT", "2");
+    let redrive = Redrive::start_with(limited).await;
+    let api = redrive.api();
+    let mut receivers = Vec::new();
+    for n in 0..4 {
+        receivers.push(refusing(&api, json!({"events": [format!("n{n}.*")]})).await);
+        api.publish(&format!("n{n}.created"), json!({})).await;
+    }
+    let suppressed = |all: &Value| {
+        let all = all["data"].as_array().unwrap();
+        all.iter().filter(|one| one["channels"]["mail"] == "suppressed").count() == 2
+    };
+    let listed = api.eventually("two are suppressed", "/v1/notifications", suppressed).await;
+    let errors = listed["data"].to_string();
+    assert!(errors.contains("smtp.max_per_hour_per_tenant"), "{errors}");
+    assert_eq!(smtp.mails().len(), 2);
+    let metrics = api.get("/metrics").await;
+    let metrics = String::from_utf8(metrics.body.to_vec()).unwrap();
+    assert!(metrics.contains("redrive_notices_total{channel=\"mail\",fate=\"suppressed\"} 2"), "{metrics}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

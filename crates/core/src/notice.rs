@@ -2,8 +2,11 @@
 //!
 //! Causes of one kind about one thing are folded: the first is told at once, what follows is told together.
 
+pub mod confirmation;
 pub mod event;
 pub mod fold;
+pub mod mail_limit;
+pub mod mail_text;
 pub mod preferences;
 pub mod watch;
 

@@ -1,6 +1,7 @@
 //! Telling owners: makes notices of what stands, publishes them as events, and hands them to whoever sends mails.
 
 pub(crate) mod causes;
+mod confirm;
 mod watch;
 
 use std::{
@@ -19,10 +20,12 @@ use parking_lot::Mutex;
 use redrive_core::{
     NoticeId, TenantId, Time, WebhookId,
     backoff::Backoff,
-    notice::{Cause, Facts, Kind, event::event_data, is_operational, preferences::Wishes},
+    notice::{
+        Cause, Facts, Kind, confirmation::MailPolicy, event::event_data, is_operational, preferences::Wishes,
+    },
     webhook::Webhook,
 };
-use redrive_store::{Channel, StoreError, StoredNotice, Telling, Told};
+use redrive_store::{Channel, MailAddress, StoreError, StoredNotice, Telling, Told};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::{
@@ -62,13 +65,23 @@ pub trait Mailer: Send + Sync {
     /// Sends a notice to those who want it. The webhook is the one that it is about, as it is now, even if it was
     /// deleted; none for a notice about the tenant as a whole.
     fn send(&self, notice: StoredNotice, webhook: Option<Webhook>) -> Mailing<'_>;
+    /// Asks the holder of an address to confirm it. `MailError::Later` only if the e-mail was certainly not sent.
+    fn send_confirmation(&self, address: MailAddress) -> Mailing<'_>;
+    /// What the operator decided about e-mails.
+    fn policy(&self) -> &MailPolicy;
 }
 
 /// What became of a notice as a mail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mailed {
     /// It was taken by the mail server.
     Sent,
+    /// It was taken by the mail server, but not for all recipients: a limit was reached, which the text names.
+    SentToSome(String),
+    /// It was sent to no recipient: a limit was reached, which the text names.
+    Suppressed(String),
+    /// No recipient has confirmed its address.
+    Unconfirmed,
     /// There is nobody to send it to, or nobody who wants it.
     Nobody,
 }
@@ -103,6 +116,8 @@ pub(crate) struct Notifying {
     /// When it was last written down that a tenant's quota is used up, and which.
     quotas: Mutex<HashMap<(TenantId, &'static str), Time>>,
     mailing: Arc<Semaphore>,
+    /// A confirmation e-mail may wait to be sent.
+    confirmations: Notify,
     /// Whether the last mail did not go out.
     mail_stuck: AtomicBool,
 }
@@ -114,6 +129,7 @@ impl Default for Notifying {
             suspects: Mutex::default(),
             quotas: Mutex::default(),
             mailing: Arc::new(Semaphore::new(MAILS)),
+            confirmations: Notify::new(),
             mail_stuck: AtomicBool::new(false),
         }
     }
@@ -277,6 +293,12 @@ impl Inner {
         Ok(())
     }
 
+    fn note_mail_sent(&self) {
+        if self.notifying.mail_stuck.swap(false, Relaxed) {
+            tracing::info!("mails to owners go out again");
+        }
+    }
+
     async fn mail(
         &self,
         post: &Post,
@@ -287,10 +309,20 @@ impl Inner {
         let (id, tries, tenant) = (notice.notice.id, notice.tries, notice.notice.tenant.clone());
         let (why, never) = match tokio::time::timeout(left, post.0.send(notice, webhook)).await {
             Ok(Ok(Mailed::Sent)) => {
-                if self.notifying.mail_stuck.swap(false, Relaxed) {
-                    tracing::info!("mails to owners go out again");
-                }
+                self.note_mail_sent();
                 return Told::Over(Telling::Told, None);
+            }
+            Ok(Ok(Mailed::SentToSome(why))) => {
+                self.note_mail_sent();
+                return Told::Over(Telling::Told, Some(why));
+            }
+            Ok(Ok(Mailed::Suppressed(why))) => {
+                tracing::debug!(notice_id = %id, %tenant, reason = why, "notification e-mail suppressed");
+                return Told::Over(Telling::Suppressed, Some(why));
+            }
+            Ok(Ok(Mailed::Unconfirmed)) => {
+                let why = "no recipient has confirmed its address";
+                return Told::Over(Telling::Nobody, Some(why.into()));
             }
             Ok(Ok(Mailed::Nobody)) => return Told::Over(Telling::Nobody, None),
             Ok(Err(MailError::Later(why))) => (why, false),

@@ -7,6 +7,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use redrive_core::{
     TenantId, Time,
+    notice::{confirmation::UNCONFIRMED_RETENTION, mail_limit::USAGE_RETENTION},
     retention::{Cutoffs, Stride, one_by_one_before},
 };
 use redrive_store::{Dropped, Left, Old, StoreError};
@@ -99,6 +100,7 @@ impl<'a> Pruner<'a> {
         }
         self.periods(&cutoffs).await?;
         self.notices().await?;
+        self.mail_addresses().await?;
         self.note_oldest(&cutoffs).await?;
         self.give_space_back().await?;
         let Left { events, deliveries, attempts } = self.left;
@@ -237,6 +239,20 @@ impl<'a> Pruner<'a> {
             if is_last {
                 break;
             }
+        }
+        Ok(())
+    }
+
+    /// Addresses that were never confirmed, and usage that no limit counts any more.
+    async fn mail_addresses(&mut self) -> Result<(), StoreError> {
+        let now = self.inner.clock.confirmed_now();
+        let (unconfirmed, usage) = (now.back(UNCONFIRMED_RETENTION), now.back(USAGE_RETENTION));
+        while !self.is_over() {
+            let (began, rows) = (ticks(), self.stride.rows());
+            if self.inner.store.prune_mail_addresses(unconfirmed, usage, rows).await? < rows {
+                break;
+            }
+            self.pause(began).await;
         }
         Ok(())
     }

@@ -123,6 +123,7 @@ impl Engine {
         tokio::spawn(inner.clone().audit_leases());
         tokio::spawn(inner.clone().keep_pruning());
         tokio::spawn(inner.clone().keep_telling());
+        tokio::spawn(inner.clone().run_confirmations());
         tokio::spawn(inner.clone().keep_watching());
         Ok(Self(inner))
     }

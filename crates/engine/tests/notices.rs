@@ -21,12 +21,12 @@ use redrive_core::{
     DeliveryStatus, TenantId,
     breaker::{CircuitState, Forced},
     event_type::Pattern,
-    notice::fold::Folds,
+    notice::{confirmation::MailPolicy, fold::Folds},
     signature,
     webhook::{Webhook, WebhookState},
 };
 use redrive_engine::{CircuitAction, MailError, Mailed, Mailer, Mailing, Post, Settings};
-use redrive_store::{PageRequest, StoredNotice, Telling};
+use redrive_store::{MailAddress, PageRequest, StoredNotice, Telling};
 use redrive_testkit::{Arrival, Receiver};
 use serde_json::Value;
 use world::{SECOND, START, World, breaker, broken, schedule, settings, world, world_with};
@@ -273,6 +273,15 @@ impl Mailer for Stubborn {
                 _ => Err(MailError::Later("no route".into())),
             }
         })
+    }
+
+    fn send_confirmation(&self, _: MailAddress) -> Mailing<'_> {
+        Box::pin(async { Err(MailError::Later("no route".into())) })
+    }
+
+    fn policy(&self) -> &MailPolicy {
+        static POLICY: std::sync::LazyLock<MailPolicy> = std::sync::LazyLock::new(MailPolicy::default);
+        &POLICY
     }
 }
 

@@ -7,6 +7,7 @@ use redrive_core::{
     NoticeId, TenantId, Time, WebhookId,
     notice::{
         Facts, Kind, Notice,
+        confirmation::ConfirmedBy,
         preferences::{Language, Notifications},
     },
     tenant::TenantRules,
@@ -44,7 +45,16 @@ impl World {
             Tenant { id: tenant.clone(), name: Some("Acme".into()), rules, created_at: Time::default() };
         assert!(store.create_tenant(made).await.unwrap());
         let mails = mails(smtp, protection, more, folder.path(), store.clone());
-        Self { store, mails, tenant, _folder: folder }
+        let world = Self { store, mails, tenant, _folder: folder };
+        for address in ["jane@example.com", "ops@example.com"] {
+            world.confirm(address).await;
+        }
+        world
+    }
+
+    async fn confirm(&self, address: &str) {
+        let by = ConfirmedBy::Holder;
+        self.store.confirm_address(self.tenant.clone(), address.into(), by, Time::default()).await.unwrap();
     }
 
     async fn post(&self, notice: &Notice) -> Posted {
@@ -127,13 +137,14 @@ async fn a_mail_arrives_well_formed_with_the_right_facts_at_each_recipient() {
     assert_eq!(mail.defects, [""; 0]);
     assert_eq!(mail.parts, ["multipart/alternative", "text/plain", "text/html"]);
     assert_eq!(mail.from, "redrive@sender.example");
-    assert_eq!(mail.header("Subject"), "3 deliveries to orders <b>to</b> the warehouse were given up");
+    assert_eq!(mail.header("Subject"), "3 deliveries to warehouse.example were given up");
     assert_eq!(mail.header("To"), "jane@example.com");
     assert_eq!(mail.header("Auto-Submitted"), "auto-generated");
     assert!(mail.header("Message-ID").starts_with("<ntc_01010101010101010101010101010101."));
     assert!(mail.header("Message-ID").ends_with("@sender.example>"));
     assert_ne!(mail.header("Message-ID"), mails[1].header("Message-ID"), "one mail for each");
-    let said = "3 deliveries to orders <b>to</b> the warehouse died between 2026-11-16 00:00 UTC and 2026-11-16 00:10 UTC";
+    let said =
+        "3 deliveries to warehouse[.]example died between 2026-11-16 00:00 UTC and 2026-11-16 00:10 UTC";
     assert!(mail.text.starts_with(said), "{}", mail.text);
     assert!(mail.text.contains("Reason: every attempt failed") && mail.text.contains("Tenant: Acme"));
     assert!(mail.html.contains("orders &#60;b&#62;to&#60;/b&#62; the warehouse"), "{}", mail.html);
@@ -165,7 +176,7 @@ async fn mails_are_in_the_language_of_the_tenant() {
     let world = World::new(&smtp, Protection::Plain, "", german).await;
     assert_eq!(world.post(&world.notice(1, Kind::CircuitOpened)).await, Posted::Sent);
     let mail = smtp.wait_for(1).await.remove(0);
-    assert_eq!(mail.header("Subject"), "Anfragen an orders <b>to</b> the warehouse wurden 3-mal angehalten");
+    assert_eq!(mail.header("Subject"), "Anfragen an warehouse.example wurden 3-mal angehalten");
     assert!(mail.text.contains("Was zu tun ist: Sehen Sie sich die Fehler an"), "{}", mail.text);
     assert_eq!(mail.defects, [""; 0]);
 }
@@ -311,4 +322,59 @@ async fn no_more_go_out_in_a_minute_than_allowed() {
     let posted = world.post(&world.notice(1, Kind::DeliveryDead)).await;
     assert!(matches!(&posted, Posted::Later(why) if why.contains("smtp.max_per_minute")), "{posted:?}");
     assert_eq!(smtp.wait_for(1).await.len(), 1);
+}
+
+#[tokio::test]
+async fn unconfirmed_address_receives_nothing_unless_its_domain_is_trusted() {
+    let smtp = Smtp::start(Protection::Plain);
+    let named = ["ops@example.com", "stranger@elsewhere.example", "boss@trusted.example"];
+    let trusted = "trusted_domains = [\"trusted.example\"]";
+    let world = World::new(&smtp, Protection::Plain, trusted, wishes(&named)).await;
+    assert_eq!(world.post(&world.notice(1, Kind::DeliveryDead)).await, Posted::Sent);
+    let to: Vec<_> = smtp.wait_for(3).await.into_iter().map(|mail| mail.to.join(",")).collect();
+    assert_eq!(to, ["jane@example.com", "ops@example.com", "boss@trusted.example"]);
+    let strangers = Notifications { emails: vec!["stranger@elsewhere.example".into()], ..wishes(&[]) };
+    let world = World::new(&smtp, Protection::Plain, "", strangers.clone()).await;
+    let about_tenant = Notice { webhook: None, ..world.notice(2, Kind::QuotaReached) };
+    assert_eq!(world.mails.post(&about_tenant, None).await.unwrap(), Posted::Unconfirmed);
+    let off = World::new(&smtp, Protection::Plain, "confirm_addresses = false", strangers).await;
+    assert_eq!(off.mails.post(&about_tenant, None).await.unwrap(), Posted::Sent);
+    let mails = smtp.wait_for(4).await;
+    assert_eq!((mails.len(), &mails[3].to), (4, &vec!["stranger@elsewhere.example".to_owned()]));
+}
+
+#[tokio::test]
+async fn notifications_beyond_a_limit_are_suppressed_and_failures_do_not_count() {
+    let smtp = Smtp::start(Protection::Plain);
+    let limits = "max_per_hour_per_tenant = 3\nmax_per_hour_per_address = 2";
+    let world = World::new(&smtp, Protection::Plain, limits, wishes(&["ops@example.com"])).await;
+    smtp.answer_with("451 4.3.0 not now");
+    for _ in 0..5 {
+        let posted = world.post(&world.notice(1, Kind::DeliveryDead)).await;
+        assert!(matches!(posted, Posted::Later(_)), "{posted:?}");
+    }
+    smtp.answer_with("");
+    assert_eq!(world.post(&world.notice(1, Kind::DeliveryDead)).await, Posted::Sent);
+    let posted = world.post(&world.notice(2, Kind::DeliveryDead)).await;
+    assert!(
+        matches!(&posted, Posted::SentToSome(why) if why.contains("max_per_hour_per_tenant")),
+        "{posted:?}"
+    );
+    let posted = world.post(&world.notice(3, Kind::DeliveryDead)).await;
+    assert!(matches!(&posted, Posted::Suppressed(why) if why.contains("the tenant has")), "{posted:?}");
+    assert_eq!(smtp.mails().len(), 3);
+    // Another tenant has a limit of its own; that of the address is for all.
+    let other = TenantId::parse("globex").unwrap();
+    let rules = TenantRules { notifications: wishes(&["jane@example.com"]), ..TenantRules::default() };
+    let tenant = Tenant { id: other.clone(), name: None, rules, created_at: Time::default() };
+    world.store.create_tenant(tenant).await.unwrap();
+    let jane = "jane@example.com".to_owned();
+    world.store.confirm_address(other.clone(), jane, ConfirmedBy::Holder, Time::default()).await.unwrap();
+    let notice = Notice { tenant: other, webhook: None, ..world.notice(4, Kind::QuotaReached) };
+    let posted = world.mails.post(&notice, None).await.unwrap();
+    assert!(
+        matches!(&posted, Posted::Suppressed(why) if why.contains("max_per_hour_per_address")),
+        "{posted:?}"
+    );
+    assert_eq!(smtp.mails().len(), 3);
 }

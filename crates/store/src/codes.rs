@@ -1,11 +1,15 @@
 //! Small numbers that stand for names in every backend; what they mean is fixed for good here.
 
 use redrive_core::{
-    DeadReason, DeliveryStatus, FailureCategory, Role, WebhookId, breaker::CircuitState,
-    event::PayloadFormat, lane::Priority, notice::Kind, traffic::Grain,
+    DeadReason, DeliveryStatus, FailureCategory, Role, WebhookId,
+    breaker::CircuitState,
+    event::PayloadFormat,
+    lane::Priority,
+    notice::{Kind, confirmation::ConfirmedBy, mail_limit::MailPurpose},
+    traffic::Grain,
 };
 
-use crate::{AttemptStatus, Telling};
+use crate::{AttemptStatus, MailScope, Telling};
 
 /// What stands for the tenant as a whole, where a webhook is stored.
 pub(crate) const NO_WEBHOOK: WebhookId = WebhookId::from_bytes([0; 16]);
@@ -95,6 +99,19 @@ codes! {
         Telling::Told = 1,
         Telling::Nobody = 2,
         Telling::GivenUp = 3,
+        Telling::Suppressed = 4,
+    }
+    ConfirmedBy {
+        ConfirmedBy::Holder = 1,
+        ConfirmedBy::Operator = 2,
+    }
+    MailPurpose {
+        MailPurpose::Notification = 1,
+        MailPurpose::Confirmation = 2,
+    }
+    MailScope {
+        MailScope::Tenant = 1,
+        MailScope::Mailbox = 2,
     }
     Priority {
         Priority::High = 1,

@@ -27,7 +27,7 @@ use redrive_core::{
     clock_discipline::SetBack,
     durability::Durability,
     lane::Priority,
-    notice::{Cause, Kind, fold::Folds},
+    notice::{Cause, Kind, confirmation::ConfirmedBy, fold::Folds},
     operation::OperationState,
     tenant::TenantRules,
     traffic::{Grain, Traffic},
@@ -418,6 +418,38 @@ pub trait Audit {
     fn forget_audit(&self, before: Time, limit: usize) -> Answer<'_, usize>;
 }
 
+/// Addresses that notifications are sent to: whether they are confirmed, and how many e-mails were sent. Addresses are
+/// deleted with their tenant; the usage of limits is not, so that no limit is reset by that.
+pub trait MailAddresses {
+    /// Requests a confirmation e-mail for an address, within the limits of the reservation. An address without a request
+    /// is stored only if the limits allow one.
+    fn request_confirmation(&self, reservation: MailReservation) -> Answer<'_, ConfirmationRequestResult>;
+    /// When the next requested confirmation e-mail is to be sent.
+    fn next_confirmation(&self) -> Answer<'_, Option<Time>>;
+    /// Takes up to `limit` requested confirmation e-mails that are due. Each is taken once: if its taker dies, it is not
+    /// sent, so that no crash sends more than the limits allow.
+    fn take_confirmations(&self, now: Time, limit: usize) -> Answer<'_, Vec<MailAddress>>;
+    /// Schedules a confirmation e-mail that was taken and certainly not sent.
+    fn retry_confirmation(&self, tenant: TenantId, address: String, send_at: Time) -> Answer<'_, ()>;
+    /// Marks an address as confirmed. Returns false if it was already, or there is no such tenant.
+    fn confirm_address(
+        &self,
+        tenant: TenantId,
+        address: String,
+        by: ConfirmedBy,
+        now: Time,
+    ) -> Answer<'_, bool>;
+    /// What is known of these addresses of a tenant, by address.
+    fn mail_addresses(&self, tenant: TenantId, addresses: Vec<String>) -> Answer<'_, Vec<MailAddress>>;
+    /// Counts an e-mail against its limits, or returns which one is reached.
+    fn reserve_mail(&self, reservation: MailReservation) -> Answer<'_, ReserveResult>;
+    /// Returns a reservation whose e-mail was not sent.
+    fn release_mail(&self, reservation: MailReservation) -> Answer<'_, ()>;
+    /// Deletes up to `limit` unconfirmed addresses whose last request was before the first time, and up to `limit`
+    /// records of usage that were last changed before the second.
+    fn prune_mail_addresses(&self, unconfirmed: Time, usage: Time, limit: usize) -> Answer<'_, usize>;
+}
+
 /// Addresses that do not want to hear of something any more. They go with their tenant.
 pub trait Unsubscribing {
     /// Notes that an address is not told of a kind any more. False: it was not anyway, or there is no such tenant.
@@ -572,6 +604,7 @@ pub trait Store:
     + Operations
     + Secrets
     + Audit
+    + MailAddresses
     + Unsubscribing
     + Notices
     + Clocks
@@ -600,6 +633,7 @@ impl<T> Store for T where
         + Operations
         + Secrets
         + Audit
+        + MailAddresses
         + Unsubscribing
         + Notices
         + Clocks

@@ -10,6 +10,7 @@ mod figures;
 mod gates;
 mod history;
 mod keeping;
+mod mail_addresses;
 mod nodes;
 mod notices;
 mod operations;
@@ -23,6 +24,6 @@ mod webhooks;
 pub(crate) use self::gates::Counted;
 pub use self::{
     audit::*, claim::*, clock::*, dead::*, deliveries::*, event_types::*, figures::*, gates::*, history::*,
-    keeping::*, nodes::*, notices::*, operations::*, publish::*, record::*, redrive::*, tenancy::*,
-    unsubscribed::*, webhooks::*,
+    keeping::*, mail_addresses::*, nodes::*, notices::*, operations::*, publish::*, record::*, redrive::*,
+    tenancy::*, unsubscribed::*, webhooks::*,
 };

@@ -13,7 +13,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::{PATIENCE, python_with};
+use crate::{Api, PATIENCE, python_with};
 
 /// What the server runs: mails go out as lines of JSON, and commands come in as lines.
 const SCRIPT: &str = include_str!("smtp.py");
@@ -55,6 +55,13 @@ impl Arrived {
     pub fn header(&self, name: &str) -> &str {
         let found = self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
         found.map_or("", |(_, value)| value)
+    }
+
+    /// The path of the link by which an address is confirmed, if this is a confirmation e-mail.
+    pub fn confirmation_path(&self) -> Option<String> {
+        let link = self.text.split_whitespace().find(|word| word.contains("/confirm/"))?;
+        let (_, rest) = link.split_once("://")?;
+        Some(format!("/{}", rest.split_once('/')?.1))
     }
 
     fn read(line: &Value) -> Self {
@@ -194,6 +201,24 @@ impl Smtp {
     /// What has arrived so far.
     pub fn mails(&self) -> Vec<Arrived> {
         self.mails.lock().clone()
+    }
+
+    /// What has arrived so far, without confirmation e-mails.
+    pub fn notifications(&self) -> Vec<Arrived> {
+        self.mails().into_iter().filter(|mail| mail.confirmation_path().is_none()).collect()
+    }
+
+    /// Waits for the confirmation e-mail to an address, and confirms it as its holder would.
+    pub async fn confirm(&self, api: &Api, address: &str) {
+        let path_for = |mails: &[Arrived]| {
+            let to = |mail: &&Arrived| mail.to == [address];
+            mails.iter().filter(to).filter_map(Arrived::confirmation_path).next_back()
+        };
+        let mails = self.wait_until(|mails| path_for(mails).is_some()).await;
+        let path = path_for(&mails).expect("it was waited for");
+        let form = [("content-type", "application/x-www-form-urlencoded")];
+        let answer = api.without_key().raw("POST", &path, &form, "").await;
+        assert_eq!(answer.status, 200, "{path} does not confirm");
     }
 
     /// Waits until so many mails have arrived, and gives them.

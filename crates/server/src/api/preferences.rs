@@ -2,7 +2,7 @@
 
 use axum::extract::State;
 use redrive_core::{
-    Invalid, Time,
+    Invalid, TenantId, Time,
     notice::{
         Kind,
         preferences::{Language, Notifications, check_email},
@@ -16,16 +16,18 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{
     AppState,
     events::TenantQuery,
-    extract::{Json, Manages, May, Query, Reads, nullable},
+    extract::{Administers, Json, Manages, May, Query, Reads, nullable},
     page::{Cursor, Page, Paging},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
+use crate::app::confirmations::AddressState;
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(get, patch))
         .routes(routes!(list_unsubscribed))
-        .routes(routes!(resubscribe))
+        .routes(routes!(resend_confirmation))
+        .routes(routes!(confirm))
 }
 
 /// What a tenant's owners want to hear of.
@@ -43,6 +45,69 @@ impl From<Notifications> for NotificationsView {
     fn from(notifications: Notifications) -> Self {
         let Notifications { emails, mute, language } = notifications;
         Self { emails, mute, language }
+    }
+}
+
+/// What a tenant's owners want to hear of, and whether their addresses are confirmed.
+#[derive(Serialize, ToSchema)]
+pub(super) struct PreferencesView {
+    /// Addresses that are told about all webhooks, beside each webhook's owner.
+    emails: Vec<String>,
+    /// Kinds that nobody is told about, by any channel.
+    mute: Vec<Kind>,
+    /// The language of mails; null for the server's.
+    language: Option<Language>,
+    /// Whether each of these addresses receives notifications.
+    addresses: Vec<AddressView>,
+}
+
+impl PreferencesView {
+    async fn of(
+        app: &AppState,
+        tenant: TenantId,
+        notifications: Notifications,
+    ) -> Result<Self, crate::app::AppError> {
+        let Notifications { emails, mute, language } = notifications;
+        let states = app.address_states(tenant, emails.iter().map(String::as_str)).await?;
+        let addresses = states.into_iter().map(AddressView::from).collect();
+        Ok(Self { emails, mute, language, addresses })
+    }
+}
+
+/// An address, and whether it receives notifications.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct AddressView {
+    /// The address, in lower case.
+    #[schema(example = "jane@example.com")]
+    email: String,
+    /// `confirmed`; `unconfirmed`, which receives nothing until its holder has confirmed it; or `not_required`, where the
+    /// operator trusts it.
+    #[schema(example = "unconfirmed")]
+    status: &'static str,
+    /// When it was confirmed.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    confirmed_at: Option<Time>,
+    /// `holder`, by the link in the confirmation e-mail, or `operator`.
+    confirmed_by: Option<&'static str>,
+    /// When a confirmation e-mail was last requested.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    requested_at: Option<Time>,
+    /// How many confirmation e-mails were requested.
+    requests: u32,
+}
+
+impl From<AddressState> for AddressView {
+    fn from(state: AddressState) -> Self {
+        let record = state.record.as_ref();
+        let confirmed = record.and_then(|record| record.confirmed);
+        Self {
+            status: state.status.name(),
+            confirmed_at: confirmed.map(|(at, _)| at),
+            confirmed_by: confirmed.map(|(_, by)| by.name()),
+            requested_at: record.and_then(|record| record.requested_at),
+            requests: record.map_or(0, |record| record.requests),
+            email: state.address,
+        }
     }
 }
 
@@ -79,35 +144,36 @@ impl NotificationsChange {
 /// Get what owners are told
 #[utoipa::path(
     get, path = "/v1/notification-preferences", tag = "notifications", params(TenantQuery),
-    responses((status = 200, body = NotificationsView), ReadProblems),
+    responses((status = 200, body = PreferencesView), ReadProblems),
 )]
 async fn get(
     State(app): State<AppState>,
     May(by, _): May<Reads>,
     Query(query): Query<TenantQuery>,
-) -> Result<axum::Json<NotificationsView>, Problem> {
+) -> Result<axum::Json<PreferencesView>, Problem> {
     let tenant = app.acts_for(&by, query.tenant_id.as_deref()).await?;
-    Ok(axum::Json(app.notifications(tenant).await?.into()))
+    let notifications = app.notifications(tenant.clone()).await?;
+    Ok(axum::Json(PreferencesView::of(&app, tenant, notifications).await?))
 }
 
 /// Change what owners are told
 ///
 /// Whatever is left out keeps its value. What is muted is told by no channel: neither by mail nor to operational
-/// webhooks.
+/// webhooks. An address that is new gets a confirmation e-mail, and no notification before its holder has confirmed it.
 #[utoipa::path(
     patch, path = "/v1/notification-preferences", tag = "notifications", params(TenantQuery),
     request_body = NotificationsChange,
-    responses((status = 200, body = NotificationsView), ChangeProblems),
+    responses((status = 200, body = PreferencesView), ChangeProblems),
 )]
 async fn patch(
     State(app): State<AppState>,
     May(by, _): May<Manages>,
     Query(query): Query<TenantQuery>,
     Json(input): Json<NotificationsChange>,
-) -> Result<axum::Json<NotificationsView>, Problem> {
+) -> Result<axum::Json<PreferencesView>, Problem> {
     let tenant = app.acts_for(&by, query.tenant_id.as_deref()).await?;
-    let changed = app.change_notifications(&by, tenant, |now| input.apply_to(now)).await;
-    Ok(axum::Json(changed.map_err(unprefixed)?.into()))
+    let changed = app.change_notifications(&by, tenant.clone(), |now| input.apply_to(now)).await;
+    Ok(axum::Json(PreferencesView::of(&app, tenant, changed.map_err(unprefixed)?).await?))
 }
 
 /// Fields here are not those of a tenant, but of its notifications alone.
@@ -152,6 +218,8 @@ impl Cursor for UnsubscribedCursor {
 }
 
 /// List who has unsubscribed
+///
+/// Only the holder of an address can undo it, by the link in one of the mails.
 #[utoipa::path(
     get, path = "/v1/notification-preferences/unsubscribed", tag = "notifications", params(Paging),
     responses((status = 200, description = "By address and kind", body = Page<UnsubscribedView>), ReadProblems),
@@ -166,42 +234,49 @@ async fn list_unsubscribed(
     Ok(axum::Json(paging.page(found, Unsubscribed::cursor, UnsubscribedView::from)))
 }
 
-/// Who is to be told again.
+/// An address to confirm.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Resubscribe {
+pub(super) struct AddressInput {
     /// The address.
     #[schema(example = "jane@example.com")]
     email: String,
-    /// Of what; of everything if left out.
-    #[serde(default)]
-    kind: Option<Kind>,
     /// The tenant to act for; admin keys only.
     #[serde(default)]
     tenant_id: Option<String>,
 }
 
-/// How many kinds somebody is told of again.
-#[derive(Serialize, ToSchema)]
-pub(super) struct Resubscribed {
-    /// How many; 0 if there was nothing to undo.
-    resubscribed: usize,
-}
-
-/// Tell an address again
+/// Send a confirmation e-mail again
 ///
-/// Undoes what somebody did by the link in a mail.
+/// An address gets one at most once in an hour and 3 times in 30 days, over all tenants; a tenant sends 20 in a day at
+/// most. Nothing is sent to an address that is confirmed or trusted.
 #[utoipa::path(
-    post, path = "/v1/notification-preferences/resubscribe", tag = "notifications", request_body = Resubscribe,
-    responses((status = 200, body = Resubscribed), ChangeProblems),
+    post, path = "/v1/notification-preferences/confirmations", tag = "notifications", request_body = AddressInput,
+    responses((status = 200, body = AddressView), ChangeProblems),
 )]
-async fn resubscribe(
+async fn resend_confirmation(
     State(app): State<AppState>,
     May(by, _): May<Manages>,
-    Json(input): Json<Resubscribe>,
-) -> Result<axum::Json<Resubscribed>, Problem> {
+    Json(input): Json<AddressInput>,
+) -> Result<axum::Json<AddressView>, Problem> {
     let tenant = app.acts_for(&by, input.tenant_id.as_deref()).await?;
     check_email("email", &input.email)?;
-    let resubscribed = app.resubscribe(&by, tenant, &input.email, input.kind).await?;
-    Ok(axum::Json(Resubscribed { resubscribed }))
+    Ok(axum::Json(app.resend_confirmation(&by, tenant, &input.email).await?.into()))
+}
+
+/// Mark an address as confirmed
+///
+/// For operators who know that its holder wants the notifications. No e-mail is sent.
+#[utoipa::path(
+    post, path = "/v1/notification-preferences/confirm", tag = "notifications", request_body = AddressInput,
+    responses((status = 200, body = AddressView), ChangeProblems),
+)]
+async fn confirm(
+    State(app): State<AppState>,
+    May(by, _): May<Administers>,
+    Json(input): Json<AddressInput>,
+) -> Result<axum::Json<AddressView>, Problem> {
+    let tenant = app.acts_for(&by, input.tenant_id.as_deref()).await?;
+    check_email("email", &input.email)?;
+    Ok(axum::Json(app.confirm_as_operator(&by, tenant, &input.email).await?.into()))
 }

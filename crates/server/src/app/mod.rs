@@ -8,6 +8,7 @@ pub mod auth;
 mod blocked;
 pub mod circuit;
 pub mod clock;
+pub mod confirmations;
 pub mod dead;
 pub mod deliveries;
 pub mod erase;

@@ -2,13 +2,7 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use redrive_core::{
-    TenantId,
-    notice::{
-        Kind,
-        preferences::{Notifications, same_address},
-    },
-};
+use redrive_core::{TenantId, notice::preferences::Notifications};
 use redrive_store::{PageRequest, Unsubscribed, UnsubscribedCursor};
 use serde_json::json;
 
@@ -46,25 +40,6 @@ impl App {
         Ok(self.store().list_unsubscribed(tenant, page).await?)
     }
 
-    /// Tells an address of a kind again, or with none of everything. Gives how many kinds that changes.
-    pub async fn resubscribe(
-        &self,
-        by: &Actor,
-        tenant: TenantId,
-        address: &str,
-        kind: Option<Kind>,
-    ) -> Result<usize, AppError> {
-        let address = same_address(address);
-        let object = Some(address.clone());
-        let deed = Deed { action: "notifications.resubscribe", tenant: Some(&tenant), object };
-        self.audited(by, deed, async {
-            let changed = self.store().resubscribe(tenant.clone(), address, kind).await?;
-            let after = Some(json!({"kind": kind, "resubscribed": changed}));
-            Ok((changed, Traces { after, ..Traces::default() }))
-        })
-        .await
-    }
-
     /// What the token of a link in a mail ends, and what people call the tenant. None if it is no token of ours, or the
     /// tenant is gone.
     pub(crate) async fn ending(&self, token: &str) -> Result<Option<(Ending, String)>, AppError> {
@@ -81,10 +56,7 @@ impl App {
             // Asked again, perhaps by a machine: there is nothing to change, nor to note.
             return Ok(());
         }
-        let role = Role::Tenant { tenant: tenant.clone(), scopes: 0 };
-        let name = format!("{address}, by a link in a mail");
-        let caller = Caller { key: None, name, role, session: false, expires_at: None };
-        let by = Actor { caller: Arc::new(caller), address: from };
+        let by = holder_of(tenant, address, from);
         let object = Some(address.clone());
         let deed = Deed { action: "notifications.unsubscribe", tenant: Some(tenant), object };
         self.audited(&by, deed, async {
@@ -94,4 +66,29 @@ impl App {
         })
         .await
     }
+
+    /// Undoes what `unsubscribe` did, by the same link: only the holder of the address has it.
+    pub(crate) async fn resubscribe(&self, ending: &Ending, from: Option<IpAddr>) -> Result<(), AppError> {
+        let Ending { tenant, kind, address, .. } = ending;
+        let known = self.store().unsubscribed(tenant.clone(), *kind, vec![address.clone()]).await?;
+        if known.is_empty() {
+            return Ok(());
+        }
+        let by = holder_of(tenant, address, from);
+        let object = Some(address.clone());
+        let deed = Deed { action: "notifications.resubscribe", tenant: Some(tenant), object };
+        self.audited(&by, deed, async {
+            self.store().resubscribe(tenant.clone(), address.clone(), Some(*kind)).await?;
+            Ok(((), Traces { after: Some(json!({"kind": kind})), ..Traces::default() }))
+        })
+        .await
+    }
+}
+
+/// The holder of an address, who came by a link in an e-mail.
+pub(super) fn holder_of(tenant: &TenantId, address: &str, from: Option<IpAddr>) -> Actor {
+    let role = Role::Tenant { tenant: tenant.clone(), scopes: 0 };
+    let name = format!("{address}, by a link in a mail");
+    let caller = Caller { key: None, name, role, session: false, expires_at: None };
+    Actor { caller: Arc::new(caller), address: from }
 }

@@ -34,7 +34,7 @@ impl App {
         let tenant = Tenant { id: id.clone(), name, rules, created_at: self.engine.clock().now() };
         check(&tenant)?;
         let deed = Deed { action: "tenant.create", tenant: Some(&id), object: Some(id.to_string()) };
-        self.audited(by, deed, async {
+        let created = self.audited(by, deed, async {
             if !self.store().create_tenant(tenant.clone()).await? {
                 return Err(AppError::conflict(
                     "tenant_exists",
@@ -43,8 +43,10 @@ impl App {
             }
             let after = Some(audit::of_tenant(&tenant));
             Ok((tenant, Traces { after, ..Traces::default() }))
-        })
-        .await
+        });
+        let created = created.await?;
+        self.request_confirmations(&created.id, &created.rules.notifications.emails).await;
+        Ok(created)
     }
 
     /// Changes a tenant.
@@ -58,17 +60,22 @@ impl App {
         let _turn = self.changing_tenants.lock().await;
         let mut tenant = self.tenant(id.clone()).await?;
         let before = Some(audit::of_tenant(&tenant));
+        let emails = tenant.rules.notifications.emails.clone();
         change(&mut tenant);
         check(&tenant)?;
         let deed = Deed { action: "tenant.update", tenant: Some(&id), object: Some(id.to_string()) };
-        self.audited(by, deed, async {
+        let changed = self.audited(by, deed, async {
             if !self.engine.change_tenant(tenant.clone()).await? {
                 return Err(AppError::NotFound("tenant"));
             }
             let after = Some(audit::of_tenant(&tenant));
             Ok((tenant, Traces { before, after, object: None }))
-        })
-        .await
+        });
+        let changed = changed.await?;
+        let all = changed.rules.notifications.emails.iter();
+        let named: Vec<String> = all.filter(|email| !emails.contains(email)).cloned().collect();
+        self.request_confirmations(&id, &named).await;
+        Ok(changed)
     }
 
     /// Ends a tenant: its webhooks are deleted, its keys revoked, and its name is never used again. Its history stays

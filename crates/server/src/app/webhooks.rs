@@ -20,6 +20,7 @@ use redrive_store::PageRequest;
 use super::{
     Actor, App, AppError,
     audit::{self, Deed, Traces},
+    confirmations::owner_email,
 };
 
 /// What the test event is called.
@@ -57,14 +58,16 @@ impl App {
         self.check_webhook_quota(&webhook.tenant).await?;
         let (owner, object) = (webhook.tenant.clone(), Some(webhook.id.to_string()));
         let deed = Deed { action: "webhook.create", tenant: Some(&owner), object };
-        self.audited(by, deed, async {
+        let created = self.audited(by, deed, async {
             if !self.engine.create_webhook(webhook.clone()).await? {
                 return Err(AppError::NotFound("tenant"));
             }
             let after = Some(audit::of_webhook(&webhook));
             Ok((webhook, Traces { after, ..Traces::default() }))
-        })
-        .await
+        });
+        let created = created.await?;
+        self.request_owner_confirmation(&created, None).await;
+        Ok(created)
     }
 
     fn check(&self, webhook: &Webhook, new_url: bool) -> Result<(), AppError> {
@@ -183,16 +186,20 @@ impl App {
         };
         let deed = Deed { action: what, tenant: Some(tenant), object: Some(id.to_string()) };
         let changed = self.audited(by, deed, async {
-            let mut before = None;
+            let (mut before, mut email) = (None, None);
             let change = |webhook: &mut Webhook| {
-                before = Some(audit::of_webhook(&checked(webhook)?));
+                let old = checked(webhook)?;
+                email = owner_email(&old).map(str::to_owned);
+                before = Some(audit::of_webhook(&old));
                 Ok(())
             };
             let webhook = self.engine.change_webhook(tenant, id, change).await?;
             let after = Some(audit::of_webhook(&webhook));
-            Ok((webhook, Traces { before, after, object: None }))
+            Ok(((webhook, email), Traces { before, after, object: None }))
         });
-        Ok(self.current(changed.await?))
+        let (changed, email) = changed.await?;
+        self.request_owner_confirmation(&changed, email.as_deref()).await;
+        Ok(self.current(changed))
     }
 
     /// Has the endpoint of a webhook asked once more to echo a challenge.

@@ -289,6 +289,22 @@ pub const SETTINGS: &[Setting] = &[
     ),
     setting("smtp.language", "en or de: the language of mails to tenants that chose none."),
     setting(
+        "smtp.confirm_addresses",
+        "Whether an address receives notifications only after its holder has confirmed it. Otherwise tenants can have \
+         e-mails sent to anybody.",
+    ),
+    setting("smtp.trusted_domains", "Domains whose addresses need no confirmation, such as your own."),
+    setting(
+        "smtp.max_per_hour_per_tenant",
+        "Notification e-mails for one tenant in an hour. Others are suppressed and listed.",
+    ),
+    setting("smtp.max_per_day_per_tenant", "The same in a day."),
+    setting(
+        "smtp.max_per_hour_per_address",
+        "Notification e-mails to one address in an hour, over all tenants. Others are suppressed and listed.",
+    ),
+    setting("smtp.max_per_day_per_address", "The same in a day."),
+    setting(
         "notifications.fold",
         "How long further dead deliveries of a webhook are gathered once one was told. An hour is soon enough.",
     ),

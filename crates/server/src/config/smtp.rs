@@ -3,7 +3,14 @@
 use std::{net::IpAddr, path::PathBuf};
 
 use lettre::message::Mailbox;
-use redrive_core::{notice::preferences::Language, time::Span};
+use redrive_core::{
+    notice::{
+        confirmation::MailPolicy,
+        mail_limit::SendLimit,
+        preferences::{Language, check_email},
+    },
+    time::Span,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, Hidden, secret::read_file};
@@ -49,6 +56,18 @@ pub struct Smtp {
     pub max_per_minute: u32,
     /// The language of mails to tenants that chose none.
     pub language: Language,
+    /// Whether an address receives notifications only after its holder has confirmed it.
+    pub confirm_addresses: bool,
+    /// Domains whose addresses need no confirmation.
+    pub trusted_domains: Vec<String>,
+    /// Notification e-mails for one tenant in an hour.
+    pub max_per_hour_per_tenant: u32,
+    /// Notification e-mails for one tenant in a day.
+    pub max_per_day_per_tenant: u32,
+    /// Notification e-mails to one address in an hour, over all tenants.
+    pub max_per_hour_per_address: u32,
+    /// Notification e-mails to one address in a day, over all tenants.
+    pub max_per_day_per_address: u32,
 }
 
 impl Default for Smtp {
@@ -66,6 +85,12 @@ impl Default for Smtp {
             timeout: Span::secs(10),
             max_per_minute: 60,
             language: Language::default(),
+            confirm_addresses: true,
+            trusted_domains: Vec::new(),
+            max_per_hour_per_tenant: 60,
+            max_per_day_per_tenant: 300,
+            max_per_hour_per_address: 30,
+            max_per_day_per_address: 100,
         }
     }
 }
@@ -99,6 +124,42 @@ impl Smtp {
     /// The certificate to trust instead of the usual ones.
     pub fn ca(&self) -> Result<Option<String>, ConfigError> {
         self.ca_file.as_deref().map(|path| read_file("smtp.ca_file", path)).transpose()
+    }
+
+    /// What holds for e-mails to addresses that tenants named.
+    pub fn policy(&self) -> MailPolicy {
+        let limit = |hour, day| SendLimit {
+            max_per_hour: Some(hour),
+            max_per_day: Some(day),
+            ..SendLimit::default()
+        };
+        MailPolicy {
+            confirm_addresses: self.confirm_addresses,
+            trusted_domains: self.trusted_domains.clone(),
+            per_tenant: limit(self.max_per_hour_per_tenant, self.max_per_day_per_tenant),
+            per_mailbox: limit(self.max_per_hour_per_address, self.max_per_day_per_address),
+        }
+    }
+
+    /// Checks the domains and the limits of notification e-mails.
+    fn validate_policy(&self) -> Result<(), ConfigError> {
+        for domain in &self.trusted_domains {
+            if check_email("domain", &format!("x@{domain}")).is_err() {
+                let reason = format!("names {domain:?}, which is no domain; write it as example.com");
+                return Err(refused("trusted_domains", reason));
+            }
+        }
+        for (setting, max) in [
+            ("max_per_hour_per_tenant", self.max_per_hour_per_tenant),
+            ("max_per_day_per_tenant", self.max_per_day_per_tenant),
+            ("max_per_hour_per_address", self.max_per_hour_per_address),
+            ("max_per_day_per_address", self.max_per_day_per_address),
+        ] {
+            if !(1..=1_000_000).contains(&max) {
+                return Err(refused(setting, "must be from 1 to 1000000"));
+            }
+        }
+        Ok(())
     }
 
     /// Checks what a type alone cannot.
@@ -142,6 +203,7 @@ impl Smtp {
         if !(1..=100_000).contains(&self.max_per_minute) {
             return Err(refused("max_per_minute", "must be from 1 to 100000"));
         }
+        self.validate_policy()?;
         self.ca()?;
         self.sender().map(drop)
     }
@@ -187,6 +249,13 @@ mod tests {
         assert!(said(&Smtp { timeout: Span::secs(3600), ..at("mx") }).starts_with("smtp.timeout: "));
         assert!(said(&Smtp { max_per_minute: 0, ..at("mx") }).starts_with("smtp.max_per_minute: "));
         assert!(said(&Smtp { ca_file: Some("/nowhere".into()), ..at("mx") }).contains("/nowhere"));
+        let trusted = |domain: &str| Smtp { trusted_domains: vec![domain.into()], ..at("mx") };
+        for domain in ["", "@example.com", "jane@example.com", "*", "*.example.com", "exa mple.com"] {
+            assert!(said(&trusted(domain)).starts_with("smtp.trusted_domains: "), "{domain}");
+        }
+        assert!(trusted("Example.com").validate().is_ok());
+        let none = Smtp { max_per_day_per_tenant: 0, ..at("mx") };
+        assert!(said(&none).starts_with("smtp.max_per_day_per_tenant: "));
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod assets;
 mod audit;
 mod bulk;
 mod chart;
+mod confirm;
 mod dead;
 mod deliveries;
 mod event_types;
@@ -79,7 +80,9 @@ pub fn router(app: AppState) -> Router {
         .route("/dashboard/login", get(login::page).post(login::log_in))
         .route("/dashboard/logout", post(login::log_out))
         .route("/portal", get(login::portal))
+        .route("/confirm/{token}", get(confirm::ask).post(confirm::confirm))
         .route("/unsubscribe/{token}", get(unsubscribe::ask).post(unsubscribe::end))
+        .route("/unsubscribe/{token}/undo", post(unsubscribe::undo))
         .route("/dashboard/assets/{*file}", get(assets::serve))
         .route("/dashboard/live", get(live::listen))
         // Files: they are no pages, and nothing of them stays true while it is looked at.

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     api::{AppState, TenantsQuery, named},
-    app::portal,
+    app::{confirmations::AddressStatus, portal},
 };
 
 /// Rows on one page.
@@ -55,6 +55,8 @@ pub(super) async fn list(
 struct OnePage {
     frame: Frame,
     tenant: Tenant,
+    /// Addresses that receive nothing yet.
+    unconfirmed: Vec<String>,
 }
 
 impl OnePage {
@@ -73,7 +75,11 @@ impl OnePage {
 pub(super) async fn one(State(app): State<AppState>, admin: Administering) -> Shown {
     let tenant = named(&app, admin.name()).await?;
     let tenant = app.tenant(tenant).await?;
-    Html::of(&OnePage { frame: admin.frame_of(&tenant.id, "tenants"), tenant })
+    let emails = tenant.rules.notifications.emails.iter().map(String::as_str);
+    let states = app.address_states(tenant.id.clone(), emails).await?;
+    let unconfirmed = states.into_iter().filter(|state| state.status == AddressStatus::Unconfirmed);
+    let unconfirmed = unconfirmed.map(|state| state.address).collect();
+    Html::of(&OnePage { frame: admin.frame_of(&tenant.id, "tenants"), tenant, unconfirmed })
 }
 
 #[derive(Template)]

@@ -1,5 +1,6 @@
-//! Ending mails by the link in one, without logging in. Looking at the page changes nothing: scanners of mails look at
-//! every link. Mail programs that end mails by one click send what the page's button sends (RFC 8058).
+//! Ending mails by the link in one, without logging in, and undoing that: the link is the only way to either, so that
+//! nobody but the holder of the address can. Looking at the page changes nothing: scanners of mails look at every link.
+//! Mail programs that end mails by one click send what the page's button sends (RFC 8058).
 
 use askama::Template;
 use axum::{
@@ -20,16 +21,19 @@ use crate::{
 
 #[derive(Template)]
 #[template(path = "unsubscribe.html")]
-struct UnsubscribePage {
-    language: &'static str,
-    title: &'static str,
-    text: String,
-    more: String,
+pub(super) struct AddressPage {
+    pub(super) language: &'static str,
+    pub(super) title: &'static str,
+    pub(super) text: String,
+    pub(super) more: String,
     /// What the button says; none if there is nothing to do.
-    button: Option<&'static str>,
+    pub(super) button: Option<&'static str>,
+    /// Where the button sends its form; to the page itself if there is none.
+    pub(super) action: Option<String>,
 }
 
-fn page(status: StatusCode, page: &UnsubscribePage) -> Result<Response, Failed> {
+/// A page about an address, for its holder.
+pub(super) fn page(status: StatusCode, page: &AddressPage) -> Result<Response, Failed> {
     // Whose link it is stays between the mail and the page.
     let headers = [(header::CACHE_CONTROL, "no-store"), (header::REFERRER_POLICY, "no-referrer")];
     Ok((status, headers, Html::of(page)?).into_response())
@@ -47,7 +51,7 @@ fn bad() -> Result<Response, Failed> {
     let language = Language::default().code();
     page(
         StatusCode::NOT_FOUND,
-        &UnsubscribePage { language, title: words.bad_title, text, more, button: None },
+        &AddressPage { language, title: words.bad_title, text, more, button: None, action: None },
     )
 }
 
@@ -55,12 +59,13 @@ fn bad() -> Result<Response, Failed> {
 pub(super) async fn ask(State(app): State<AppState>, Path(token): Path<String>) -> Result<Response, Failed> {
     let Some((ending, tenant)) = app.ending(&token).await? else { return bad() };
     let (words, fill) = words_about(&ending, &tenant);
-    let shown = UnsubscribePage {
+    let shown = AddressPage {
         language: ending.language.code(),
         title: words.page.title,
         text: fill(words.page.question),
         more: String::new(),
         button: Some(words.page.button),
+        action: None,
     };
     page(StatusCode::OK, &shown)
 }
@@ -74,12 +79,33 @@ pub(super) async fn end(
     let Some((ending, tenant)) = app.ending(&token).await? else { return bad() };
     app.unsubscribe(&ending, client_address(&extensions)).await?;
     let (words, fill) = words_about(&ending, &tenant);
-    let shown = UnsubscribePage {
+    let shown = AddressPage {
         language: ending.language.code(),
         title: words.page.done_title,
         text: fill(words.page.done),
         more: fill(words.page.back),
+        button: Some(words.page.undo),
+        action: Some(format!("/unsubscribe/{token}/undo")),
+    };
+    page(StatusCode::OK, &shown)
+}
+
+/// Undoes it.
+pub(super) async fn undo(
+    State(app): State<AppState>,
+    extensions: Extensions,
+    Path(token): Path<String>,
+) -> Result<Response, Failed> {
+    let Some((ending, tenant)) = app.ending(&token).await? else { return bad() };
+    app.resubscribe(&ending, client_address(&extensions)).await?;
+    let (words, fill) = words_about(&ending, &tenant);
+    let shown = AddressPage {
+        language: ending.language.code(),
+        title: words.page.undone_title,
+        text: fill(words.page.undone),
+        more: String::new(),
         button: None,
+        action: None,
     };
     page(StatusCode::OK, &shown)
 }

@@ -77,10 +77,10 @@ async fn whatever_happens(
     caught.await.unwrap_or_else(|| Problem::internal().into_response())
 }
 
-/// A path as the log may have it: whoever knows one that ends mails can do so.
+/// A path as the log may have it: the rest of a link in an e-mail is as good as a password.
 fn shown(path: &str) -> &str {
-    const ENDS_MAILS: &str = "/unsubscribe/";
-    if path.starts_with(ENDS_MAILS) { ENDS_MAILS } else { path }
+    const LINKS: [&str; 2] = ["/unsubscribe/", "/confirm/"];
+    LINKS.into_iter().find(|link| path.starts_with(link)).unwrap_or(path)
 }
 
 /// A request that failed for no fault of its own is worth a line, unless the store is at fault, of which the

@@ -44,7 +44,9 @@ impl Shown {
             |root: &str| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
         match () {
             () if below("/docs") => Self::Docs,
-            () if path == "/" || ["/dashboard", "/portal", "/unsubscribe"].into_iter().any(below) => {
+            () if path == "/"
+                || ["/dashboard", "/portal", "/unsubscribe", "/confirm"].into_iter().any(below) =>
+            {
                 Self::Dashboard
             }
             () => Self::Nothing,

@@ -1,10 +1,15 @@
-//! From a notice to a mail: pure, and the same for the same notice. What tenants wrote can neither end a header nor
-//! begin a tag.
+//! From a notice to a mail: pure, and the same for the same notice. What tenants wrote is never in a subject, can neither
+//! end a header nor begin a tag, and is nothing that an e-mail client makes a link of.
 
 use askama::Template;
 use redrive_core::{
     TenantId, Time, WebhookId,
-    notice::{Kind, Notice, preferences::Language},
+    notice::{
+        Kind, Notice,
+        confirmation::CONFIRMATION_LINK_TTL,
+        mail_text::{body_text, defang, subject_host},
+        preferences::Language,
+    },
     webhook::Webhook,
 };
 
@@ -90,11 +95,64 @@ struct Html<'a> {
     said: &'a Said<'a>,
 }
 
+#[derive(Template)]
+#[template(path = "mail/confirm.txt", escape = "none")]
+struct ConfirmText<'a> {
+    said: &'a ConfirmSaid<'a>,
+}
+
+#[derive(Template)]
+#[template(path = "mail/confirm.html")]
+struct ConfirmHtml<'a> {
+    language: &'static str,
+    said: &'a ConfirmSaid<'a>,
+}
+
+/// What both forms of a confirmation e-mail say.
+struct ConfirmSaid<'a> {
+    subject: &'a str,
+    asked: String,
+    about: String,
+    what_to_do: String,
+    open: &'static str,
+    link: &'a str,
+    ignore: &'static str,
+}
+
+/// Writes the e-mail that asks the holder of an address to confirm it. Its words are fixed; of the tenant it names the id
+/// alone, which is made of plain characters only.
+pub(crate) fn render_confirmation(
+    tenant: &TenantId,
+    base: &str,
+    link: &str,
+    language: Language,
+) -> Result<Mail, askama::Error> {
+    let words = &Words::of(language).confirm;
+    let host = base.split_once("://").map_or(base, |(_, rest)| rest);
+    let host = host.split('/').next().unwrap_or(host);
+    let days = (CONFIRMATION_LINK_TTL.as_secs() / (24 * 3600)).to_string();
+    let tenant = body_text(tenant.as_str(), LONGEST);
+    let gaps = [("tenant", tenant.as_str()), ("host", host), ("days", days.as_str())];
+    let subject = filled(words.subject, &gaps);
+    let said = ConfirmSaid {
+        subject: &subject,
+        asked: filled(words.asked, &gaps),
+        about: filled(words.about, &gaps),
+        what_to_do: filled(words.what_to_do, &gaps),
+        open: words.open,
+        link,
+        ignore: words.ignore,
+    };
+    let text = ConfirmText { said: &said }.render()?;
+    let html = ConfirmHtml { language: language.code(), said: &said }.render()?;
+    Ok(Mail { text, html, subject })
+}
+
 /// Writes the mail.
 pub(crate) fn render(notice: &Notice, about: &About, language: Language) -> Result<Mail, askama::Error> {
     let words = Words::of(language);
     let kind = words.kind(notice.kind);
-    let (webhook, tenant) = (name_of(notice, about), tenant_name(about));
+    let (webhook, tenant) = (subject_name(notice, about), about.tenant.to_string());
     let (count, first, last) = (words.number(notice.count), moment(notice.first_at), moment(notice.last_at));
     let gaps = [
         ("webhook", webhook.as_str()),
@@ -106,6 +164,9 @@ pub(crate) fn render(notice: &Notice, about: &About, language: Language) -> Resu
         ("address", about.address.as_str()),
     ];
     let subject = filled(kind.subject.of(notice.count), &gaps);
+    // In the body a host must not become a link.
+    let defanged = defang(&webhook);
+    let gaps = gaps.map(|(name, value)| (name, if name == "webhook" { defanged.as_str() } else { value }));
     let said = Said {
         subject: &subject,
         happened: filled(kind.happened.of(notice.count), &gaps),
@@ -134,12 +195,14 @@ fn facts(notice: &Notice, about: &About, words: &Words) -> Vec<(&'static str, St
     };
     let webhook = about.webhook.as_ref().map(|webhook| match webhook.host.as_str() {
         "" => webhook.id.to_string(),
-        host => format!("{} ({})", one_line(host, LONGEST), webhook.id),
+        host => format!("{} ({})", body_text(host, LONGEST), webhook.id),
     });
+    let description = about.webhook.as_ref().and_then(|webhook| webhook.description.as_deref());
     add(words.webhook, webhook.or(notice.webhook.map(|id| id.to_string())));
+    add(words.description, description.map(|text| body_text(text, LONGEST)));
     add(words.tenant, Some(tenant_name(about)));
-    add(words.reason, known.reason.as_deref().map(|name| one_line(words.reason(name), LONGEST)));
-    add(words.details, known.message.as_deref().map(|text| one_line(text, LONGEST_DETAILS)));
+    add(words.reason, known.reason.as_deref().map(|name| body_text(words.reason(name), LONGEST)));
+    add(words.details, known.message.as_deref().map(|text| body_text(text, LONGEST_DETAILS)));
     match notice.count {
         0 | 1 => add(words.when, Some(moment(notice.last_at))),
         count => {
@@ -148,7 +211,7 @@ fn facts(notice: &Notice, about: &About, words: &Words) -> Vec<(&'static str, St
             add(words.last, Some(moment(notice.last_at)));
         }
     }
-    add(words.event_type, known.event_type.as_deref().map(|name| one_line(name, LONGEST)));
+    add(words.event_type, known.event_type.as_deref().map(|name| body_text(name, LONGEST)));
     add(words.delivery, known.delivery.map(|id| id.to_string()));
     add(words.until, known.until.map(moment));
     facts
@@ -167,20 +230,19 @@ fn link(notice: &Notice, about: &About) -> Option<String> {
     })
 }
 
-/// What people call the webhook: by what it is for, or else by where it is.
-fn name_of(notice: &Notice, about: &About) -> String {
-    let said = |webhook: &AboutWebhook| {
-        let description = webhook.description.as_deref().map(|text| one_line(text, LONGEST));
-        let description = description.filter(|text| !text.is_empty());
-        description.unwrap_or_else(|| one_line(&webhook.host, LONGEST))
-    };
-    let named = about.webhook.as_ref().map(said).filter(|name| !name.is_empty());
-    named.or(notice.webhook.map(|id| id.to_string())).unwrap_or_else(|| tenant_name(about))
+/// What a subject calls the webhook: its host, which is part of a checked URL, or else its id.
+fn subject_name(notice: &Notice, about: &About) -> String {
+    let host = about.webhook.as_ref().and_then(|webhook| subject_host(&webhook.host));
+    let id = || notice.webhook.map_or_else(|| about.tenant.to_string(), |id| id.to_string());
+    host.map_or_else(id, str::to_owned)
 }
 
 fn tenant_name(about: &About) -> String {
-    let name = about.tenant_name.as_deref().map(|name| one_line(name, LONGEST));
-    name.filter(|name| !name.is_empty()).unwrap_or_else(|| about.tenant.to_string())
+    let name = about.tenant_name.as_deref().map(|name| body_text(name, LONGEST));
+    match name.filter(|name| !name.is_empty()) {
+        Some(name) => format!("{name} ({})", about.tenant),
+        None => about.tenant.to_string(),
+    }
 }
 
 /// A time to the minute.
@@ -189,20 +251,6 @@ pub(crate) fn moment(at: Time) -> String {
     match (text.get(..10), text.get(11..16)) {
         (Some(day), Some(time)) => format!("{day} {time} UTC"),
         _ => text,
-    }
-}
-
-/// What somebody wrote, in one line: no control characters, and none that turn the direction of writing.
-pub(crate) fn one_line(text: &str, most: usize) -> String {
-    let turns =
-        |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    let breaks = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}');
-    let plain: String =
-        text.chars().filter(|c| !turns(*c)).map(|c| if breaks(c) { ' ' } else { c }).collect();
-    let plain = plain.trim();
-    match plain.char_indices().nth(most) {
-        Some((end, _)) => format!("{}…", plain[..end].trim_end()),
-        None => plain.to_owned(),
     }
 }
 

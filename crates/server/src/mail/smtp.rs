@@ -40,6 +40,8 @@ pub(crate) enum Trouble {
     Deferred(String),
     /// No mail goes out now: the server is away, or somebody has to set something right.
     Later(String),
+    /// The server did not respond in time, so that it may have accepted the e-mail.
+    Unknown(String),
 }
 
 /// What goes into an envelope.
@@ -93,7 +95,7 @@ impl Way {
             Ok(Err(error)) => Err(self.explain(&error)),
             Err(_) => {
                 let (place, timeout) = (self.place(), patience.as_secs_f32());
-                Err(Trouble::Later(format!(
+                Err(Trouble::Unknown(format!(
                     "{place} did not answer within {timeout} s; check that smtp.host and smtp.port name a mail \
                      server, and that smtp.tls is what it speaks on that port"
                 )))
@@ -113,7 +115,10 @@ impl Way {
             if said.to_lowercase().contains("smtputf8") {
                 return Trouble::Refused(format!("{place} takes no address with such letters ({said})"));
             }
-            return Trouble::Later(self.explain_silence(error, &place, &said));
+            let explained = self.explain_silence(error, &place, &said);
+            // Anything may have happened to an e-mail once a connection is open and fails.
+            let is_certain = error.is_client() || error.is_tls() || is_connect_failure(&said);
+            return if is_certain { Trouble::Later(explained) } else { Trouble::Unknown(explained) };
         };
         let from = self.from.email.to_string().to_lowercase();
         let lower = said.to_lowercase();
@@ -192,6 +197,11 @@ impl Drop for Sending<'_> {
     }
 }
 
+/// Whether an error says that no connection was made.
+fn is_connect_failure(said: &str) -> bool {
+    said.starts_with("Connection error")
+}
+
 /// All that is told of an error, in one line.
 fn said(error: &Error) -> String {
     let mut parts = vec![error.to_string()];
@@ -203,7 +213,7 @@ fn said(error: &Error) -> String {
         }
         source = inner.source();
     }
-    super::render::one_line(&parts.join(": "), 300)
+    redrive_core::notice::mail_text::one_line(&parts.join(": "), 300)
 }
 
 fn transport(config: &Smtp, from: &Mailbox) -> Result<Transport, ConfigError> {

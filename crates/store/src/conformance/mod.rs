@@ -21,6 +21,7 @@ pub mod idempotency;
 pub mod interleaving;
 pub mod keeping;
 pub mod lanes;
+pub mod mail_addresses;
 pub mod minutes;
 pub mod nodes;
 pub mod notices;
@@ -342,6 +343,17 @@ macro_rules! conformance_suite {
             it_is_known_when_a_key_was_last_used,
             sessions_are_keys_that_are_not_listed_and_go_when_they_are_over,
         }
+        $crate::conformance_theme! { $open, mail_addresses:
+            confirmation_is_requested_once_and_taken_once,
+            confirmed_address_is_asked_no_more,
+            limits_of_tenant_and_mailbox_hold_over_tenants_and_reopening,
+            refused_request_stores_no_address,
+            concurrent_requests_and_takers_never_exceed_the_limits,
+            released_reservation_can_be_reserved_again,
+            unsent_confirmation_is_retried_unless_confirmed_meanwhile,
+            unconfirmed_addresses_and_old_usage_are_pruned_and_nothing_else,
+            addresses_are_the_tenants_own_and_go_with_it,
+        }
         $crate::conformance_theme! { $open, unsubscribed:
             who_unsubscribes_is_remembered_by_kind,
             it_can_be_undone_by_kind_or_altogether,
@@ -460,6 +472,7 @@ mod tests {
             include_str!("interleaving.rs"),
             include_str!("keeping.rs"),
             include_str!("lanes.rs"),
+            include_str!("mail_addresses.rs"),
             include_str!("minutes.rs"),
             include_str!("nodes.rs"),
             include_str!("order.rs"),

@@ -109,7 +109,7 @@ pub(crate) fn position(name: &str) -> Option<usize> {
 
 /// Everything, in the order in which it is copied. Lanes are made anew at the end; nodes, homes and changes
 /// are of no use to other nodes.
-pub(crate) const STEPS: [Step; 22] = [
+pub(crate) const STEPS: [Step; 24] = [
     Step::of(
         "tenants",
         "tenants t",
@@ -165,6 +165,26 @@ pub(crate) const STEPS: [Step; 22] = [
         "unsubscribed t",
         &[text("tenant"), text("address"), text("kind")],
         &[text("tenant"), text("address"), text("kind"), big("at")],
+    ),
+    Step::of(
+        "mail_addresses",
+        "mail_addresses t",
+        &[text("tenant"), text("address")],
+        &[
+            text("tenant"),
+            text("address"),
+            big("requested_at"),
+            int("requests"),
+            big("confirmed_at"),
+            small("confirmed_by"),
+            big("send_at"),
+        ],
+    ),
+    Step::of(
+        "mail_usage",
+        "mail_usage t",
+        &[small("scope"), text("key"), small("purpose")],
+        &[small("scope"), text("key"), small("purpose"), text("usage"), big("updated_at")],
     ),
     Step::of(
         "webhooks",

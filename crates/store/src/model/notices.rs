@@ -39,6 +39,8 @@ pub enum Telling {
     Nobody,
     /// It could not be sent for so long that it never will be.
     GivenUp,
+    /// It was not sent, because a limit of e-mails was reached.
+    Suppressed,
 }
 
 impl Telling {
@@ -49,6 +51,7 @@ impl Telling {
             Self::Told => "told",
             Self::Nobody => "nobody",
             Self::GivenUp => "given_up",
+            Self::Suppressed => "suppressed",
         }
     }
 }

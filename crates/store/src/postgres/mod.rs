@@ -24,6 +24,7 @@ pub(crate) mod import;
 mod lanes;
 mod leases;
 mod listing;
+mod mail_addresses;
 mod nodes;
 mod notices;
 mod operations;
@@ -96,6 +97,7 @@ pub fn planned_statements() -> Vec<(String, String)> {
         &history::PLANNED,
         &dead::PLANNED,
         &notices::PLANNED,
+        &mail_addresses::PLANNED,
     ]
     .concat()
     .into_iter()

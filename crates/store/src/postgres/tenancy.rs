@@ -8,7 +8,7 @@ use tokio_postgres::Row;
 use super::{
     Postgres, changes,
     convert::{Col, get, get_opt, hash, plain},
-    notices,
+    mail_addresses, notices,
     session::{Failure, Session, Tx},
     webhooks::{from_json, to_json},
 };
@@ -174,6 +174,7 @@ async fn delete_tenant(tx: Tx, id: &TenantId, now: Time) -> Result<bool, Failure
     let deleted = tx.execute(delete, &[&id.as_str(), &Col(now)]).await?;
     tx.execute(revoke, &[&id.as_str(), &Col(now)]).await?;
     tx.execute("DELETE FROM unsubscribed WHERE tenant = $1", &[&id.as_str()]).await?;
+    mail_addresses::delete_tenant(&tx, id).await?;
     changes::tell(&tx, &Change::Keys).await?;
     changes::tell(&tx, &Change::Tenant(id.clone())).await?;
     notices::forget_tenant(&tx, id).await?;

@@ -21,6 +21,7 @@ mod history;
 mod lanes;
 mod listing;
 mod log;
+mod mail_addresses;
 mod nodes;
 mod notices;
 mod operations;
@@ -79,6 +80,7 @@ pub fn bounded_statements() -> Vec<&'static str> {
         &prune::BOUNDED,
         &erase::BOUNDED,
         &notices::BOUNDED,
+        &mail_addresses::BOUNDED,
     ]
     .concat()
 }

@@ -56,6 +56,7 @@ impl Tenancy for Sqlite {
                 (id.as_str(), Col(now)),
             )?;
             transaction.execute("DELETE FROM unsubscribed WHERE tenant = ?", [id.as_str()])?;
+            transaction.execute("DELETE FROM mail_addresses WHERE tenant = ?", [id.as_str()])?;
             // Nobody is left to be told anything.
             transaction.execute("DELETE FROM standing WHERE tenant = ?", [id.as_str()])?;
             changes::tell(transaction, &Change::Keys)?;

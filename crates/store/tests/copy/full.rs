@@ -10,7 +10,12 @@ use redrive_core::{
     health::Rollup,
     lane::{Lane, Priority},
     limiter::RateLimit,
-    notice::{Cause, Facts, Kind, fold::Folds},
+    notice::{
+        Cause, Facts, Kind,
+        confirmation::ConfirmedBy,
+        fold::Folds,
+        mail_limit::{CONFIRMATIONS_PER_MAILBOX, CONFIRMATIONS_PER_TENANT, MailPurpose},
+    },
     operation::{Among, OperationKind, OperationState, Selection},
     tenant::TenantRules,
     trace::Trace,
@@ -19,8 +24,9 @@ use redrive_core::{
 };
 use redrive_store::{
     ApiKey, AuditEnd, AuditEntry, Birth, Cancelled, Channel, Effects, Ended, Erased, EventType, Failing,
-    KeyClaim, LaneKey, MinuteRollup, NewEvent, NewRound, Next, Old, Operation, OperationOrder, OperationStep,
-    Outcome, Recorded, Redriven, Registered, Replayed, Tally, Task, Tenant, TenantRollup, Told, WalkCursor,
+    KeyClaim, LaneKey, MailReservation, MinuteRollup, NewEvent, NewRound, Next, Old, Operation,
+    OperationOrder, OperationStep, Outcome, Recorded, Redriven, Registered, Replayed, Tally, Task, Tenant,
+    TenantRollup, Told, WalkCursor,
     conformance::{Bench, FRESH, Opened, RETRY, Reopening, at, closed, order},
     sqlite::{Options, Sqlite},
 };
@@ -42,6 +48,7 @@ pub(crate) async fn make(path: &Path) {
     keys(&bench).await;
     let (tenant, jane) = (bench.tenant.clone(), "jane@example.com".to_owned());
     bench.store().unsubscribe(tenant, jane, Kind::DeliveryDead, at(4)).await.unwrap();
+    mail_addresses(&bench).await;
     history(&bench).await;
     archived(&bench).await;
     operation(&bench).await;
@@ -52,6 +59,21 @@ pub(crate) async fn make(path: &Path) {
     gates(&bench).await;
     audit(&bench).await;
     notices(&bench).await;
+}
+
+/// One address that was asked, and one that is confirmed.
+async fn mail_addresses(bench: &Bench) {
+    let (tenant, store) = (bench.tenant.clone(), bench.store());
+    let reservation = MailReservation {
+        tenant: tenant.clone(),
+        address: "jane@example.com".into(),
+        purpose: MailPurpose::Confirmation,
+        at: at(4),
+        per_tenant: CONFIRMATIONS_PER_TENANT,
+        per_mailbox: CONFIRMATIONS_PER_MAILBOX,
+    };
+    store.request_confirmation(reservation).await.unwrap();
+    store.confirm_address(tenant, "ops@example.com".into(), ConfirmedBy::Operator, at(5)).await.unwrap();
 }
 
 /// A bulk operation that has queued something, and is not through.

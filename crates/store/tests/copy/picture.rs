@@ -81,6 +81,8 @@ async fn of_tenant(picture: &mut Picture, store: &dyn Store, tenant: &TenantId) 
     }
     let unsubscribed = store.list_unsubscribed(tenant.clone(), page(100)).await.unwrap();
     picture.all("unsubscribed", unsubscribed);
+    let addresses = ["jane@example.com", "ops@example.com"].map(str::to_owned).to_vec();
+    picture.all("mail address", store.mail_addresses(tenant.clone(), addresses).await.unwrap());
     picture.all("event type", store.event_types_since(tenant.clone(), 0, 100).await.unwrap());
     picture.all("webhook", store.list_webhooks(tenant.clone(), page(100)).await.unwrap());
     let events = store.list_events(tenant.clone(), EventFilter::default(), page(1000)).await.unwrap().found;

@@ -9,15 +9,20 @@ use redrive_core::{
     event::PayloadFormat,
     health::Rollup,
     lane::{Lane, Priority},
-    notice::{Cause, Facts, Kind, fold::Folds},
+    notice::{
+        Cause, Facts, Kind,
+        confirmation::ConfirmedBy,
+        fold::Folds,
+        mail_limit::{MailPurpose, SendLimit},
+    },
     operation::{Among, OperationKind, OperationState, Selection},
     tenant::TenantRules,
     webhook::WebhookState,
 };
 use redrive_store::{
     ApiKey, Birth, Change, Changed, Claimed, Disable, Effects, EventType, Failing, KeyClaim, LaneKey,
-    LaneRoom, MinuteRollup, NewEvent, NewRound, Next, Old, Operation as BulkOperation, OperationOrder,
-    OperationStep, Outcome, Published, Recorded, StoreError, Tally, Task, Tenant, Wanted,
+    LaneRoom, MailReservation, MinuteRollup, NewEvent, NewRound, Next, Old, Operation as BulkOperation,
+    OperationOrder, OperationStep, Outcome, Published, Recorded, StoreError, Tally, Task, Tenant, Wanted,
     conformance::{FRESH, RETRY, at, closed, order},
 };
 use tokio::sync::oneshot;
@@ -535,10 +540,31 @@ async fn administer(node: &mut Node, operation: Operation) -> Result<(), StoreEr
             node.store
                 .unsubscribe(tenant.clone(), "a@example.com".into(), Kind::DeliveryDead, at(NOW))
                 .await?;
-            node.store.resubscribe(tenant, "a@example.com".into(), None).await?;
+            node.store.resubscribe(tenant.clone(), "a@example.com".into(), None).await?;
+            send_mails(node, tenant).await?;
             node.store.forget_operations(at(NOW + 1), 10).await.map(drop)
         }
     }
+}
+
+/// Two mailboxes that all tenants write to.
+async fn send_mails(node: &mut Node, tenant: TenantId) -> Result<(), StoreError> {
+    let address = ["a@example.com", "b@example.com"][node.pick(2)].to_owned();
+    let reservation = MailReservation {
+        tenant: tenant.clone(),
+        address: address.clone(),
+        purpose: MailPurpose::Confirmation,
+        at: at(NOW),
+        per_tenant: SendLimit::default(),
+        per_mailbox: SendLimit::default(),
+    };
+    node.store.request_confirmation(reservation.clone()).await?;
+    node.store.take_confirmations(at(NOW), 10).await?;
+    node.store.retry_confirmation(tenant.clone(), address.clone(), at(NOW + 1)).await?;
+    node.store.confirm_address(tenant, address, ConfirmedBy::Holder, at(NOW)).await?;
+    node.store.reserve_mail(reservation.clone()).await?;
+    node.store.release_mail(reservation).await?;
+    node.store.prune_mail_addresses(at(NOW + 1), at(NOW + 1), 10).await.map(drop)
 }
 
 async fn change_event_types(node: &mut Node, tenant: TenantId) -> Result<(), StoreError> {

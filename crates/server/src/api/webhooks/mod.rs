@@ -15,6 +15,7 @@ use axum::{
 use bytes::Bytes;
 use redrive_core::{
     Invalid, TenantId, WebhookId,
+    notice::preferences::same_address,
     signature::Secret,
     time::Span,
     webhook::{Webhook, WebhookState},
@@ -31,6 +32,7 @@ use super::{
     events::{PublishedView, TenantQuery},
     extract::{Id, Json, Manages, May, OptionalJson, Query, Reads},
     page::{Page, Paging},
+    preferences::AddressView,
     problem::{ChangeProblems, Problem, ReadProblems},
 };
 use crate::app::{Actor, AppError, webhooks::DEFAULT_OVERLAP};
@@ -54,7 +56,19 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 /// A webhook as people see it now.
 async fn seen(app: &AppState, webhook: Webhook) -> Result<WebhookView, AppError> {
     let last_success_at = app.last_success(webhook.id).await?;
-    Ok(WebhookView::new(webhook, last_success_at, app.engine().clock().now()))
+    let tenant = webhook.tenant.clone();
+    let view = WebhookView::new(webhook, last_success_at, app.engine().clock().now());
+    with_confirmation(app, tenant, view).await
+}
+
+/// Adds what is known of the owner's address.
+async fn with_confirmation(
+    app: &AppState,
+    tenant: TenantId,
+    view: WebhookView,
+) -> Result<WebhookView, AppError> {
+    let states = app.address_states(tenant, view.owner_email()).await?;
+    Ok(view.with_confirmation(states.into_iter().next().map(AddressView::from)))
 }
 
 fn parse_secret(text: Option<&str>) -> Result<Option<Secret>, Problem> {
@@ -90,9 +104,10 @@ async fn create(
     let secret = parse_secret(input.secret.as_deref())?;
     let mut state = WebhookState::Active;
     input.wants_state()?.unwrap_or(InputState::Active).apply_to(&mut state);
-    let webhook = app.create_webhook(&caller, tenant, input.new_spec()?, secret, state).await?;
-    Ok((StatusCode::CREATED, axum::Json(WebhookView::with_secret(webhook, None, app.engine().clock().now())))
-        .into_response())
+    let webhook = app.create_webhook(&caller, tenant.clone(), input.new_spec()?, secret, state).await?;
+    let view = WebhookView::with_secret(webhook, None, app.engine().clock().now());
+    let view = with_confirmation(&app, tenant, view).await?;
+    Ok((StatusCode::CREATED, axum::Json(view)).into_response())
 }
 
 /// Which webhooks to list.
@@ -130,7 +145,7 @@ async fn list(
 ) -> Result<axum::Json<Page<WebhookView>>, Problem> {
     let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
     let paging = Paging { cursor: query.cursor, limit: query.limit, offset: query.offset, tenant_id: None };
-    let webhooks = app.list_webhooks(tenant, paging.request()?).await?;
+    let webhooks = app.list_webhooks(tenant.clone(), paging.request()?).await?;
     let wanted = |webhook: &Webhook| {
         query.active.is_none_or(|active| active == (webhook.state == WebhookState::Active))
             && query
@@ -139,10 +154,19 @@ async fn list(
                 .is_none_or(|name| webhook.spec.events.iter().any(|p| p.matches(name)))
     };
     let page = paging.page(webhooks, |webhook| webhook.id, |webhook| webhook);
-    let mut data = Vec::with_capacity(page.data.len());
+    let (mut data, now) = (Vec::with_capacity(page.data.len()), app.engine().clock().now());
     for webhook in page.data.into_iter().filter(wanted) {
-        data.push(seen(&app, webhook).await?);
+        let last_success_at = app.last_success(webhook.id).await?;
+        data.push(WebhookView::new(webhook, last_success_at, now));
     }
+    // One read for all owners.
+    let states = app.address_states(tenant, data.iter().filter_map(WebhookView::owner_email)).await?;
+    let with_state = |view: WebhookView| {
+        let address = view.owner_email().map(same_address);
+        let state = states.iter().find(|state| Some(&state.address) == address.as_ref()).cloned();
+        view.with_confirmation(state.map(AddressView::from))
+    };
+    let data = data.into_iter().map(with_state).collect();
     Ok(axum::Json(Page { data, next_cursor: page.next_cursor }))
 }
 
@@ -270,7 +294,9 @@ async fn rotate_secret(
     let overlap = input.overlap.unwrap_or(DEFAULT_OVERLAP).get();
     let webhook = app.rotate_secret(&caller, &tenant, id, secret, overlap).await?;
     let last_success_at = app.last_success(id).await?;
-    Ok(axum::Json(WebhookView::with_secret(webhook, last_success_at, app.engine().clock().now())))
+    let tenant = webhook.tenant.clone();
+    let view = WebhookView::with_secret(webhook, last_success_at, app.engine().clock().now());
+    Ok(axum::Json(with_confirmation(&app, tenant, view).await?))
 }
 
 /// What to send as a test.

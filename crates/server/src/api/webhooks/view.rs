@@ -20,6 +20,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::filter::FilterExpression;
+use crate::api::preferences::AddressView;
 
 /// What stands in for a value that is not shown. Sent back, it means "as it was".
 pub(crate) const REDACTED: &str = "[redacted]";
@@ -39,6 +40,8 @@ pub(crate) struct WebhookView {
     description: Option<String>,
     /// Who looks after it.
     owner: Option<Owner>,
+    /// Whether the owner's address receives notifications; null without an address.
+    owner_email_confirmation: Option<AddressView>,
     /// Which event types it wants.
     #[schema(value_type = Vec<String>)]
     events: Vec<Pattern>,
@@ -182,6 +185,7 @@ impl WebhookView {
             url: spec.url,
             description: spec.description,
             owner: spec.owner,
+            owner_email_confirmation: None,
             events: spec.events,
             subjects: spec.subjects,
             filter: spec.filter,
@@ -214,5 +218,15 @@ impl WebhookView {
     pub(super) fn with_secret(webhook: Webhook, last_success_at: Option<Time>, now: Time) -> Self {
         let secret = webhook.secrets.first().map(|live| live.secret.reveal());
         Self { secret, ..Self::new(webhook, last_success_at, now) }
+    }
+
+    /// The address of its owner.
+    pub(super) fn owner_email(&self) -> Option<&str> {
+        self.owner.as_ref()?.email.as_deref()
+    }
+
+    /// The same with what is known of the owner's address.
+    pub(super) fn with_confirmation(self, confirmation: Option<AddressView>) -> Self {
+        Self { owner_email_confirmation: confirmation, ..self }
     }
 }

@@ -7,7 +7,7 @@ use redrive_core::{
     webhook::WebhookSpec,
 };
 
-use crate::dashboard::words;
+use crate::{app::confirmations::AddressStatus, dashboard::words};
 
 /// What a request body looks like.
 pub(super) fn format(format: PayloadFormat) -> &'static str {
@@ -45,7 +45,7 @@ pub(super) fn header_form(form: HeaderForm) -> &'static str {
 }
 
 /// What was decided about a webhook, name by name.
-pub(super) fn facts(spec: &WebhookSpec) -> Vec<(&'static str, String)> {
+pub(super) fn facts(spec: &WebhookSpec, owner_status: Option<AddressStatus>) -> Vec<(&'static str, String)> {
     let list = |texts: &[String]| texts.join(", ");
     let events: Vec<String> = spec.events.iter().map(ToString::to_string).collect();
     let mut facts = vec![
@@ -79,7 +79,8 @@ pub(super) fn facts(spec: &WebhookSpec) -> Vec<(&'static str, String)> {
     add("URL verification", spec.verify_url.then(|| "the endpoint has to echo a challenge".to_owned()));
     let owner = spec.owner.as_ref().map(|owner| {
         let parts: Vec<String> = [owner.id.clone(), owner.email.clone()].into_iter().flatten().collect();
-        list(&parts)
+        let waits = owner_status == Some(AddressStatus::Unconfirmed);
+        list(&parts) + if waits { " (waiting for confirmation)" } else { "" }
     });
     add("Owner", owner.filter(|text| !text.is_empty()));
     add(
@@ -101,7 +102,7 @@ mod tests {
     fn facts_tell_no_secret() {
         let mut spec = WebhookSpec::default();
         spec.headers.insert("x-api-key".into(), redrive_core::confidential::Hidden::new("hush"));
-        let facts = facts(&spec);
+        let facts = facts(&spec, None);
         assert!(facts.iter().any(|(name, text)| *name == "Headers" && text.starts_with("x-api-key")));
         assert!(!format!("{facts:?}").contains("hush"));
     }

@@ -44,24 +44,25 @@ fn a_dead_delivery_reads_like_this() {
         until: None,
     };
     let mail = render(&notice, &about(), Language::En).unwrap();
-    assert_eq!(mail.subject, "A delivery to orders to the warehouse was given up");
+    assert_eq!(mail.subject, "A delivery to warehouse.example was given up");
     assert_eq!(
         mail.text,
-        "A delivery to orders to the warehouse died at 2026-11-16 00:10 UTC: it is not tried again by itself, and kept \
+        "A delivery to warehouse[.]example died at 2026-11-16 00:10 UTC: it is not tried again by itself, and kept \
          among the dead letters.\n\n\
-         Webhook: warehouse.example (wh_02020202020202020202020202020202)\n\
-         Tenant: Acme Inc.\n\
+         Webhook: warehouse[.]example (wh_02020202020202020202020202020202)\n\
+         Description: orders to the warehouse\n\
+         Tenant: Acme Inc. (acme)\n\
          Reason: every attempt failed\n\
          Details: the endpoint answered 500\n\
          When: 2026-11-16 00:10 UTC\n\
-         Event type of the last: order.created\n\
+         Event type of the last: order[.]created\n\
          Delivery, the last: dlv_03030303030303030303030303030303\n\n\
          What to do: Find out why the endpoint did not take them, repair it, and retry the dead letters before they are \
          forgotten.\n\n\
          Open it in the dashboard: \
          https://hooks.example.com/dashboard/t/acme/dead?webhook_id=wh_02020202020202020202020202020202\n\n\
          -- \n\
-         You get this because jane@example.com is to be told about Acme Inc.. It was sent by a program; answers are not \
+         You get this because jane@example.com is to be told about acme. It was sent by a program; answers are not \
          read.\n\
          No more mails about deliveries that were given up: https://hooks.example.com/unsubscribe/TOKEN"
     );
@@ -71,12 +72,13 @@ fn a_dead_delivery_reads_like_this() {
 fn many_are_counted_in_the_language_of_the_reader() {
     let notice = notice(Kind::DeliveryDead, 9_999);
     let english = render(&notice, &about(), Language::En).unwrap();
-    assert_eq!(english.subject, "9,999 deliveries to orders to the warehouse were given up");
-    let said = "9,999 deliveries to orders to the warehouse died between 2026-11-15 23:59 UTC and 2026-11-16 00:10 UTC";
+    assert_eq!(english.subject, "9,999 deliveries to warehouse.example were given up");
+    let said =
+        "9,999 deliveries to warehouse[.]example died between 2026-11-15 23:59 UTC and 2026-11-16 00:10 UTC";
     assert!(english.text.starts_with(said), "{}", english.text);
     let german = render(&notice, &about(), Language::De).unwrap();
-    assert_eq!(german.subject, "9.999 Zustellungen an orders to the warehouse wurden aufgegeben");
-    let said = "9.999 Zustellungen an orders to the warehouse sind zwischen 2026-11-15 23:59 UTC und \
+    assert_eq!(german.subject, "9.999 Zustellungen an warehouse.example wurden aufgegeben");
+    let said = "9.999 Zustellungen an warehouse[.]example sind zwischen 2026-11-15 23:59 UTC und \
                 2026-11-16 00:10 UTC endgültig gescheitert";
     assert!(german.text.starts_with(said), "{}", german.text);
     assert!(german.html.contains("<html lang=\"de\">"));
@@ -85,7 +87,7 @@ fn many_are_counted_in_the_language_of_the_reader() {
 #[test]
 fn every_kind_has_its_subject() {
     let subject = |kind, count, language| render(&notice(kind, count), &about(), language).unwrap().subject;
-    let webhook = "orders to the warehouse";
+    let webhook = "warehouse.example";
     let expected = [
         (Kind::CircuitOpened, format!("Requests to {webhook} are on hold")),
         (Kind::CircuitRecovered, format!("{webhook} works again")),
@@ -93,7 +95,7 @@ fn every_kind_has_its_subject() {
         (Kind::DeliveryDead, format!("A delivery to {webhook} was given up")),
         (Kind::DnsFailing, format!("The host name of {webhook} cannot be looked up")),
         (Kind::SecretDue, format!("The secret of {webhook} should be changed")),
-        (Kind::QuotaReached, "A quota of Acme Inc. is used up".to_owned()),
+        (Kind::QuotaReached, "A quota of acme is used up".to_owned()),
     ];
     assert_eq!(expected.len(), Kind::ALL.len());
     for (kind, said) in expected {
@@ -130,7 +132,7 @@ fn without_a_base_there_are_no_links_and_a_way_to_end_it_all_the_same() {
     let about = About { base: None, unsubscribe: None, webhook: None, ..about() };
     let mail = render(&notice(Kind::SecretDue, 1), &about, Language::En).unwrap();
     assert!(!mail.text.contains("http") && !mail.html.contains("href"), "{}", mail.text);
-    assert!(mail.text.contains("ask whoever looks after Acme Inc. to mute them"), "{}", mail.text);
+    assert!(mail.text.contains("ask whoever looks after acme to mute them"), "{}", mail.text);
     assert_eq!(mail.subject, "The secret of wh_02020202020202020202020202020202 should be changed");
 }
 
@@ -156,28 +158,60 @@ fn what_stands_behind_a_host_is_not_told() {
 }
 
 #[test]
-fn what_tenants_write_stays_text() {
-    let evil = "<img src=x onerror=alert(1)>\r\nBcc: evil@example.com\u{202e}{count}\"'";
+fn text_of_tenants_is_never_in_a_subject_nor_a_link() {
+    let evil =
+        "<img src=x onerror=alert(1)>\r\nBcc: evil@example.com\u{202e}{count}\"' https://evil.example/win";
     let mut about = about();
     about.tenant_name = Some(evil.into());
     if let Some(webhook) = &mut about.webhook {
         webhook.description = Some(evil.into());
         webhook.host = evil.into();
     }
-    let mut notice = notice(Kind::DeliveryDead, 3);
-    notice.facts.message = Some(evil.into());
-    notice.facts.reason = Some(evil.into());
-    notice.facts.event_type = Some(evil.into());
-    let mail = render(&notice, &about, Language::En).unwrap();
-    assert!(!mail.html.contains("<img") && mail.html.contains("&#60;img"), "{}", mail.html);
-    assert!(!mail.subject.contains(['\r', '\n', '\u{202e}']), "{:?}", mail.subject);
-    assert!(!mail.text.lines().any(|line| line.starts_with("Bcc")), "{}", mail.text);
+    for kind in Kind::ALL {
+        for language in Language::ALL {
+            let mut notice = notice(kind, 3);
+            notice.facts.message = Some(evil.into());
+            notice.facts.reason = Some(evil.into());
+            notice.facts.event_type = Some(evil.into());
+            let mail = render(&notice, &about, language).unwrap();
+            assert!(!mail.html.contains("<img") && mail.html.contains("&#60;img"), "{}", mail.html);
+            assert!(!mail.text.lines().any(|line| line.starts_with("Bcc")), "{}", mail.text);
+            for part in ["evil", "img", "Bcc", "\u{202e}", "\r", "\n", "{"] {
+                assert!(!mail.subject.contains(part), "{:?}", mail.subject);
+            }
+            for text in [&mail.text, &mail.html] {
+                for link in ["https://evil", "evil.example", "evil@", "\u{202e}"] {
+                    assert!(!text.contains(link), "{text}");
+                }
+                assert!(text.contains("https[:]//evil[.]example/win"), "{text}");
+            }
+        }
+    }
 }
 
 #[test]
-fn long_words_are_cut() {
-    assert_eq!(one_line(&"ä".repeat(100), 3), "äää…");
-    assert_eq!(one_line("  a\tb\u{2028}c ", 80), "a b c");
+fn confirmation_has_fixed_words_and_one_link() {
+    let tenant = TenantId::parse("acme").unwrap();
+    let (base, link) =
+        ("https://hooks.example.com/redrive", "https://hooks.example.com/redrive/confirm/TOKEN");
+    let english = render_confirmation(&tenant, base, link, Language::En).unwrap();
+    assert_eq!(english.subject, "Confirm this address for notifications from hooks.example.com");
+    assert_eq!(
+        english.text,
+        "The account acme at hooks.example.com asks to send notifications about its webhooks to this address.\n\n\
+         hooks.example.com runs Redrive, which delivers webhooks (messages from one program to another) and writes to \
+         the people who look after them when deliveries fail.\n\n\
+         If you want these e-mails, open the link and press the button on the page. The link works for 7 days.\n\n\
+         Confirm this address: https://hooks.example.com/redrive/confirm/TOKEN\n\n\
+         If you did not expect this e-mail, ignore it: without your confirmation no notifications are sent."
+    );
+    let german = render_confirmation(&tenant, base, link, Language::De).unwrap();
+    assert_eq!(german.subject, "Bestätigen Sie diese Adresse für Nachrichten von hooks.example.com");
+    for mail in [english, german] {
+        assert_eq!((mail.text.matches(link).count(), mail.html.matches("href=").count()), (1, 1));
+        assert!(!mail.html.contains("src=") && !mail.html.contains("url("), "{}", mail.html);
+        assert!(!mail.text.contains('{') && mail.text.contains("acme"), "{}", mail.text);
+    }
 }
 
 proptest! {

@@ -1,6 +1,6 @@
 //! German.
 
-use super::{Counted, KindWords, PageWords, Words};
+use super::{ConfirmWords, Counted, KindWords, PageWords, Words};
 
 pub(super) const WORDS: Words = Words {
     circuit_opened: KindWords {
@@ -103,6 +103,7 @@ pub(super) const WORDS: Words = Words {
     ],
     thousands: '.',
     webhook: "Webhook",
+    description: "Beschreibung",
     tenant: "Mandant",
     reason: "Grund",
     details: "Einzelheiten",
@@ -124,8 +125,27 @@ pub(super) const WORDS: Words = Words {
         button: "Keine Nachrichten mehr darüber",
         done_title: "Erledigt",
         done: "{address} bekommt von {tenant} keine Nachrichten mehr über {kind}.",
-        back: "Die Betreuer von {tenant} können sie wieder einschalten.",
+        back: "Nur Sie können sie wieder einschalten: mit dem Knopf unten oder später mit dem Verweis in einer dieser Nachrichten.",
+        undo: "Diese Nachrichten wieder einschalten",
+        undone_title: "Wieder eingeschaltet",
+        undone: "{address} bekommt von {tenant} wieder Nachrichten über {kind}.",
         bad_title: "Dieser Verweis funktioniert nicht",
         bad: "Vielleicht ist er abgeschnitten, oder die Anlage hat seither neue Schlüssel bekommen. Bitten Sie die Betreuer Ihrer Webhooks, die Nachrichten stummzuschalten, oder nehmen Sie den Verweis aus einer neueren.",
+    },
+    confirm: ConfirmWords {
+        subject: "Bestätigen Sie diese Adresse für Nachrichten von {host}",
+        asked: "Das Konto {tenant} bei {host} möchte Nachrichten über seine Webhooks an diese Adresse senden.",
+        about: "Bei {host} läuft Redrive. Es stellt Webhooks zu (Nachrichten von einem Programm an ein anderes) und schreibt ihren Betreuern, wenn Zustellungen scheitern.",
+        what_to_do: "Wenn Sie diese E-Mails bekommen möchten, öffnen Sie den Verweis und drücken Sie auf der Seite den Knopf. Der Verweis gilt {days} Tage.",
+        open: "Diese Adresse bestätigen",
+        ignore: "Wenn Sie diese E-Mail nicht erwartet haben, tun Sie nichts: Ohne Ihre Bestätigung werden keine Nachrichten gesendet.",
+        title: "Diese Adresse bestätigen?",
+        question: "Soll {address} Nachrichten über die Webhooks von {tenant} bekommen?",
+        button: "Bestätigen",
+        done_title: "Bestätigt",
+        done: "{address} bekommt Nachrichten über die Webhooks von {tenant}.",
+        back: "In jeder Nachricht steht ein Verweis, mit dem sie enden.",
+        bad_title: "Dieser Verweis gilt nicht",
+        bad: "Vielleicht ist er unvollständig, oder er ist abgelaufen. Bitten Sie die Betreiber der Webhooks um eine neue E-Mail zur Bestätigung.",
     },
 };

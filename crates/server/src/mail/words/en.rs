@@ -1,6 +1,6 @@
 //! English.
 
-use super::{Counted, KindWords, PageWords, Words};
+use super::{ConfirmWords, Counted, KindWords, PageWords, Words};
 
 pub(super) const WORDS: Words = Words {
     circuit_opened: KindWords {
@@ -97,6 +97,7 @@ pub(super) const WORDS: Words = Words {
     ],
     thousands: ',',
     webhook: "Webhook",
+    description: "Description",
     tenant: "Tenant",
     reason: "Reason",
     details: "Details",
@@ -118,8 +119,27 @@ pub(super) const WORDS: Words = Words {
         button: "No more mails about this",
         done_title: "Done",
         done: "{address} gets no more mails from {tenant} about {kind}.",
-        back: "Whoever looks after {tenant} can turn them on again.",
+        back: "Only you can turn them on again: with the button below, or later with the link in one of these mails.",
+        undo: "Turn these mails on again",
+        undone_title: "Turned on again",
+        undone: "{address} gets mails from {tenant} about {kind} again.",
         bad_title: "This link does not work",
         bad: "It may be cut off, or the installation has got new keys since. Ask whoever looks after your webhooks to mute the mails, or use the link in a newer one.",
+    },
+    confirm: ConfirmWords {
+        subject: "Confirm this address for notifications from {host}",
+        asked: "The account {tenant} at {host} asks to send notifications about its webhooks to this address.",
+        about: "{host} runs Redrive, which delivers webhooks (messages from one program to another) and writes to the people who look after them when deliveries fail.",
+        what_to_do: "If you want these e-mails, open the link and press the button on the page. The link works for {days} days.",
+        open: "Confirm this address",
+        ignore: "If you did not expect this e-mail, ignore it: without your confirmation no notifications are sent.",
+        title: "Confirm this address?",
+        question: "Shall {address} receive notifications about the webhooks of {tenant}?",
+        button: "Confirm",
+        done_title: "Confirmed",
+        done: "{address} receives notifications about the webhooks of {tenant}.",
+        back: "Every notification has a link that ends them.",
+        bad_title: "This link does not work",
+        bad: "It may be incomplete, or it has expired. Ask the operator of the webhooks to send a new confirmation e-mail.",
     },
 };

@@ -1,6 +1,6 @@
 //! All words of mails and of the page that ends them: one catalogue for each language, complete by its type.
 //!
-//! What is in braces is filled in: `{webhook}`, `{tenant}`, `{count}`, `{first}`, `{last}`, `{kind}`, `{address}`.
+//! What is in braces is filled in: `{webhook}`, `{tenant}`, `{count}`, `{first}`, `{last}`, `{kind}`, `{address}`, `{host}`, `{days}`.
 
 mod de;
 mod en;
@@ -47,6 +47,7 @@ pub(crate) struct Words {
     pub(crate) thousands: char,
     /// The labels of facts.
     pub(crate) webhook: &'static str,
+    pub(crate) description: &'static str,
     pub(crate) tenant: &'static str,
     pub(crate) reason: &'static str,
     pub(crate) details: &'static str,
@@ -69,6 +70,26 @@ pub(crate) struct Words {
     pub(crate) ask: &'static str,
     /// The page that ends it.
     pub(crate) page: PageWords,
+    /// The e-mail and the page that confirm an address.
+    pub(crate) confirm: ConfirmWords,
+}
+
+/// What the e-mail and the page say that confirm an address.
+pub(crate) struct ConfirmWords {
+    pub(crate) subject: &'static str,
+    pub(crate) asked: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) what_to_do: &'static str,
+    pub(crate) open: &'static str,
+    pub(crate) ignore: &'static str,
+    pub(crate) title: &'static str,
+    pub(crate) question: &'static str,
+    pub(crate) button: &'static str,
+    pub(crate) done_title: &'static str,
+    pub(crate) done: &'static str,
+    pub(crate) back: &'static str,
+    pub(crate) bad_title: &'static str,
+    pub(crate) bad: &'static str,
 }
 
 /// What the page says that ends mails of one kind.
@@ -79,6 +100,9 @@ pub(crate) struct PageWords {
     pub(crate) done_title: &'static str,
     pub(crate) done: &'static str,
     pub(crate) back: &'static str,
+    pub(crate) undo: &'static str,
+    pub(crate) undone_title: &'static str,
+    pub(crate) undone: &'static str,
     pub(crate) bad_title: &'static str,
     pub(crate) bad: &'static str,
 }
@@ -169,13 +193,44 @@ mod tests {
                 all.push((format!("{}.{name}", kind.name()), text));
             }
         }
-        let Words { webhook, tenant, reason, details, event_type, delivery, when, how_often, .. } = words;
-        let Words { first, last, until, what_to_do, open, why_you, unsubscribe, ask, page, .. } = words;
-        let labels = [webhook, tenant, reason, details, event_type, delivery, when, how_often, first, last];
+        let Words {
+            webhook,
+            description,
+            tenant,
+            reason,
+            details,
+            event_type,
+            delivery,
+            when,
+            how_often,
+            ..
+        } = words;
+        let Words { first, last, until, what_to_do, open, why_you, unsubscribe, ask, .. } = words;
+        let Words { page, confirm, .. } = words;
+        let labels = [
+            webhook,
+            description,
+            tenant,
+            reason,
+            details,
+            event_type,
+            delivery,
+            when,
+            how_often,
+            first,
+            last,
+        ];
         let others = [until, what_to_do, open, why_you, unsubscribe, ask];
-        let PageWords { title, question, button, done_title, done, back, bad_title, bad } = page;
-        let pages = [title, question, button, done_title, done, back, bad_title, bad];
-        let rest = labels.into_iter().chain(others).chain(pages).enumerate();
+        let PageWords { title, question, button, done_title, done, back, undo, .. } = page;
+        let PageWords { undone_title, undone, bad_title, bad, .. } = page;
+        let pages =
+            [title, question, button, done_title, done, back, undo, undone_title, undone, bad_title, bad];
+        let ConfirmWords { subject, asked, about, what_to_do, open, ignore, .. } = confirm;
+        let confirming = [subject, asked, about, what_to_do, open, ignore];
+        let ConfirmWords { title, question, button, done_title, done, back, bad_title, bad, .. } = confirm;
+        let confirm_pages = [title, question, button, done_title, done, back, bad_title, bad];
+        let rest =
+            labels.into_iter().chain(others).chain(pages).chain(confirming).chain(confirm_pages).enumerate();
         all.extend(rest.map(|(place, text)| (format!("text {place}"), *text)));
         all.extend(words.reasons.iter().map(|(name, text)| (format!("reason {name}"), *text)));
         all

@@ -45,6 +45,32 @@ CREATE TABLE unsubscribed (
     PRIMARY KEY (tenant, address, kind)
 );
 
+-- Addresses that a tenant named for notifications. One is sent notifications only once it is confirmed. `send_at` is set
+-- while a requested confirmation e-mail waits to be sent.
+CREATE TABLE mail_addresses (
+    tenant       text COLLATE "C" NOT NULL,
+    address      text COLLATE "C" NOT NULL,
+    requested_at bigint,
+    requests     integer NOT NULL DEFAULT 0,
+    confirmed_at bigint,
+    confirmed_by smallint,
+    send_at      bigint,
+    PRIMARY KEY (tenant, address)
+);
+CREATE INDEX mail_addresses_to_send ON mail_addresses (send_at) WHERE send_at IS NOT NULL;
+CREATE INDEX mail_addresses_unconfirmed ON mail_addresses (requested_at) WHERE confirmed_at IS NULL;
+
+-- How many e-mails were sent lately, by tenant and by mailbox; see `core::notice::mail_limit`.
+CREATE TABLE mail_usage (
+    scope      smallint NOT NULL,
+    key        text COLLATE "C" NOT NULL,
+    purpose    smallint NOT NULL,
+    usage      text NOT NULL,
+    updated_at bigint NOT NULL,
+    PRIMARY KEY (scope, key, purpose)
+);
+CREATE INDEX mail_usage_by_change ON mail_usage (updated_at);
+
 CREATE TABLE api_keys (
     id           uuid PRIMARY KEY,
     tenant       text COLLATE "C",

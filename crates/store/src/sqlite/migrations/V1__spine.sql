@@ -40,6 +40,32 @@ CREATE TABLE unsubscribed (
     PRIMARY KEY (tenant, address, kind)
 ) STRICT, WITHOUT ROWID;
 
+-- Addresses that a tenant named for notifications. One is sent notifications only once it is confirmed. `send_at` is set
+-- while a requested confirmation e-mail waits to be sent.
+CREATE TABLE mail_addresses (
+    tenant       TEXT NOT NULL,
+    address      TEXT NOT NULL,
+    requested_at INTEGER,
+    requests     INTEGER NOT NULL DEFAULT 0,
+    confirmed_at INTEGER,
+    confirmed_by INTEGER,
+    send_at      INTEGER,
+    PRIMARY KEY (tenant, address)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX mail_addresses_to_send ON mail_addresses (send_at) WHERE send_at IS NOT NULL;
+CREATE INDEX mail_addresses_unconfirmed ON mail_addresses (requested_at) WHERE confirmed_at IS NULL;
+
+-- How many e-mails were sent lately, by tenant and by mailbox; see `core::notice::mail_limit`.
+CREATE TABLE mail_usage (
+    scope      INTEGER NOT NULL,
+    key        TEXT NOT NULL,
+    purpose    INTEGER NOT NULL,
+    usage      TEXT NOT NULL,
+    updated_at INTEGER NOT NULL,
+    PRIMARY KEY (scope, key, purpose)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX mail_usage_by_change ON mail_usage (updated_at);
+
 CREATE TABLE api_keys (
     id           BLOB PRIMARY KEY,
     tenant       TEXT,

@@ -1,0 +1,220 @@
+//! Addresses that notifications are sent to, and how many e-mails were sent.
+//!
+//! Locks are taken in one order: the tenant, the usage of the tenant, the usage of the mailbox, the address.
+
+use redrive_core::{TenantId, Time, notice::confirmation::ConfirmedBy, notice::mail_limit::MailUsage};
+use tokio_postgres::Row;
+
+use super::{
+    Postgres,
+    convert::{Col, get, get_opt, plain},
+    session::{Failure, Session, Tx},
+    tenancy,
+    webhooks::{from_json, to_json},
+};
+use crate::{Answer, ConfirmationRequestResult, MailAddress, MailAddresses, MailReservation, ReserveResult};
+
+const SELECT_ADDRESSES: &str =
+    "SELECT tenant, address, requested_at, requests, confirmed_at, confirmed_by, send_at
+     FROM mail_addresses WHERE tenant = $1 AND address = ANY($2) ORDER BY address";
+const UPSERT_REQUEST: &str =
+    "INSERT INTO mail_addresses (tenant, address, requested_at, requests, send_at) VALUES ($1, $2, $3, 1, $3)
+     ON CONFLICT (tenant, address) DO UPDATE
+     SET requested_at = $3, requests = mail_addresses.requests + 1, send_at = $3";
+const SELECT_NEXT: &str =
+    "SELECT send_at FROM mail_addresses WHERE send_at IS NOT NULL ORDER BY send_at LIMIT 1";
+const TAKE_DUE: &str = "UPDATE mail_addresses SET send_at = NULL WHERE ctid = ANY(ARRAY(
+         SELECT ctid FROM mail_addresses WHERE send_at <= $1 ORDER BY send_at LIMIT $2 FOR UPDATE SKIP LOCKED))
+     RETURNING tenant, address, requested_at, requests, confirmed_at, confirmed_by, send_at";
+const UPDATE_SEND_AT: &str = "UPDATE mail_addresses SET send_at = $3
+     WHERE tenant = $1 AND address = $2 AND confirmed_at IS NULL AND send_at IS NULL";
+const UPSERT_CONFIRMED: &str = "INSERT INTO mail_addresses (tenant, address, confirmed_at, confirmed_by)
+     SELECT id, $2, $3, $4 FROM tenants WHERE id = $1 AND deleted_at IS NULL
+     ON CONFLICT (tenant, address) DO UPDATE SET confirmed_at = $3, confirmed_by = $4, send_at = NULL
+     WHERE mail_addresses.confirmed_at IS NULL";
+/// Locks the row, whether it is there or not.
+const LOCK_USAGE: &str = "INSERT INTO mail_usage (scope, key, purpose, usage, updated_at)
+     VALUES ($1, $2, $3, '{}', $4)
+     ON CONFLICT (scope, key, purpose) DO UPDATE SET updated_at = mail_usage.updated_at RETURNING usage";
+const UPDATE_USAGE: &str =
+    "UPDATE mail_usage SET usage = $4, updated_at = $5 WHERE scope = $1 AND key = $2 AND purpose = $3";
+const DELETE_UNCONFIRMED: &str = "DELETE FROM mail_addresses WHERE ctid = ANY(ARRAY(
+         SELECT ctid FROM mail_addresses WHERE confirmed_at IS NULL AND requested_at < $1
+         ORDER BY requested_at LIMIT $2 FOR UPDATE SKIP LOCKED))";
+const DELETE_USAGE: &str = "DELETE FROM mail_usage WHERE ctid = ANY(ARRAY(
+         SELECT ctid FROM mail_usage WHERE updated_at < $1 ORDER BY updated_at LIMIT $2
+         FOR UPDATE SKIP LOCKED))";
+
+/// The statements whose cost must follow what they answer or change: a test explains their plans.
+#[cfg(feature = "conformance")]
+pub(super) const PLANNED: [(&str, &str); 5] = [
+    ("known mail addresses", SELECT_ADDRESSES),
+    ("next confirmation", SELECT_NEXT),
+    ("take confirmations", TAKE_DUE),
+    ("unconfirmed addresses", DELETE_UNCONFIRMED),
+    ("old usage of mail limits", DELETE_USAGE),
+];
+
+impl MailAddresses for Postgres {
+    fn request_confirmation(&self, reservation: MailReservation) -> Answer<'_, ConfirmationRequestResult> {
+        Box::pin(async move { self.administer(|tx| request(tx, &reservation)).await })
+    }
+
+    fn next_confirmation(&self) -> Answer<'_, Option<Time>> {
+        Box::pin(async move {
+            let next = self.read(|session| async move {
+                let row = session.query_opt(SELECT_NEXT, &[]).await?;
+                row.map(|row| get(&row, 0)).transpose()
+            });
+            next.await
+        })
+    }
+
+    fn take_confirmations(&self, now: Time, limit: usize) -> Answer<'_, Vec<MailAddress>> {
+        Box::pin(async move {
+            self.write(|tx| async move {
+                let rows = tx.query(TAKE_DUE, &[&Col(now), &(limit as i64)]).await?;
+                rows.iter().map(read).collect()
+            })
+            .await
+        })
+    }
+
+    fn retry_confirmation(&self, tenant: TenantId, address: String, send_at: Time) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let (tenant, address) = (&tenant, &address);
+            self.write(|tx| async move {
+                tx.execute(UPDATE_SEND_AT, &[&tenant.as_str(), address, &Col(send_at)]).await.map(drop)
+            })
+            .await
+        })
+    }
+
+    fn confirm_address(
+        &self,
+        tenant: TenantId,
+        address: String,
+        by: ConfirmedBy,
+        now: Time,
+    ) -> Answer<'_, bool> {
+        Box::pin(async move {
+            let (tenant, address) = (&tenant, &address);
+            self.administer(|tx| async move {
+                // The tenant is not deleted concurrently, which would leave the address behind.
+                tenancy::lock(&tx, tenant).await?;
+                let values = &(tenant.as_str(), address.as_str(), Col(now), Col(by));
+                let confirmed =
+                    tx.execute(UPSERT_CONFIRMED, &[&values.0, &values.1, &values.2, &values.3]).await?;
+                Ok(confirmed == 1)
+            })
+            .await
+        })
+    }
+
+    fn mail_addresses(&self, tenant: TenantId, addresses: Vec<String>) -> Answer<'_, Vec<MailAddress>> {
+        Box::pin(async move {
+            let (tenant, addresses) = (&tenant, &addresses);
+            self.read(|session| async move {
+                let rows = session.query(SELECT_ADDRESSES, &[&tenant.as_str(), addresses]).await?;
+                rows.iter().map(read).collect()
+            })
+            .await
+        })
+    }
+
+    fn reserve_mail(&self, reservation: MailReservation) -> Answer<'_, ReserveResult> {
+        let reservation = reservation;
+        Box::pin(async move {
+            let reservation = &reservation;
+            self.write(|tx| async move { reserve(&tx, reservation).await }).await
+        })
+    }
+
+    fn release_mail(&self, reservation: MailReservation) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let reservation = &reservation;
+            self.write(|tx| async move { release(&tx, reservation).await }).await
+        })
+    }
+
+    fn prune_mail_addresses(&self, unconfirmed: Time, usage: Time, limit: usize) -> Answer<'_, usize> {
+        Box::pin(async move {
+            let limit = limit as i64;
+            let pruned = self.write(|tx| async move {
+                let addresses = tx.execute(DELETE_UNCONFIRMED, &[&Col(unconfirmed), &limit]).await?;
+                let usage = tx.execute(DELETE_USAGE, &[&Col(usage), &limit]).await?;
+                Ok(addresses.max(usage))
+            });
+            Ok(pruned.await? as usize)
+        })
+    }
+}
+
+async fn request(tx: Tx, reservation: &MailReservation) -> Result<ConfirmationRequestResult, Failure> {
+    let MailReservation { tenant, address, at, .. } = reservation;
+    // Two requests for one tenant follow one another, and the tenant is not deleted concurrently.
+    tenancy::lock(&tx, tenant).await?;
+    let exists = "SELECT 1 FROM tenants WHERE id = $1 AND deleted_at IS NULL";
+    if !tx.exists(exists, &[&tenant.as_str()]).await? {
+        return Ok(ConfirmationRequestResult::NotFound);
+    }
+    let known = tx.query(SELECT_ADDRESSES, &[&tenant.as_str(), &vec![address.as_str()]]).await?;
+    match known.first().map(read).transpose()? {
+        Some(known) if known.confirmed.is_some() => return Ok(ConfirmationRequestResult::AlreadyConfirmed),
+        Some(known) if known.send_at.is_some() => return Ok(ConfirmationRequestResult::Requested),
+        _ => {}
+    }
+    if let ReserveResult::LimitReached(scope, until) = reserve(&tx, reservation).await? {
+        return Ok(ConfirmationRequestResult::LimitReached(scope, until));
+    }
+    tx.execute(UPSERT_REQUEST, &[&tenant.as_str(), &address.as_str(), &Col(*at)]).await?;
+    Ok(ConfirmationRequestResult::Requested)
+}
+
+/// Counts an e-mail against both limits, or against neither.
+async fn reserve(tx: &Session, reservation: &MailReservation) -> Result<ReserveResult, Failure> {
+    let (purpose, now) = (Col(reservation.purpose), Col(reservation.at));
+    let mut reserved = Vec::new();
+    for (scope, key, limit) in reservation.limits() {
+        let row = tx.query_one(LOCK_USAGE, &[&Col(scope), &key, &purpose, &now]).await?;
+        let mut usage: MailUsage = from_json(&row, 0)?;
+        if let Err(until) = usage.reserve(&limit, reservation.at) {
+            return Ok(ReserveResult::LimitReached(scope, until));
+        }
+        reserved.push((scope, key, to_json(&usage)?));
+    }
+    for (scope, key, usage) in &reserved {
+        tx.execute(UPDATE_USAGE, &[&Col(*scope), key, &purpose, usage, &now]).await?;
+    }
+    Ok(ReserveResult::Reserved)
+}
+
+async fn release(tx: &Session, reservation: &MailReservation) -> Result<(), Failure> {
+    let (purpose, now) = (Col(reservation.purpose), Col(reservation.at));
+    for (scope, key, _) in reservation.limits() {
+        let row = tx.query_one(LOCK_USAGE, &[&Col(scope), &key, &purpose, &now]).await?;
+        let mut usage: MailUsage = from_json(&row, 0)?;
+        usage.release(reservation.at);
+        tx.execute(UPDATE_USAGE, &[&Col(scope), &key, &purpose, &to_json(&usage)?, &now]).await?;
+    }
+    Ok(())
+}
+
+/// Deletes the addresses of a tenant, which the caller has locked.
+pub(super) async fn delete_tenant(tx: &Session, tenant: &TenantId) -> Result<(), Failure> {
+    let delete = "DELETE FROM mail_addresses WHERE ctid = ANY(ARRAY(
+             SELECT ctid FROM mail_addresses WHERE tenant = $1 ORDER BY address FOR UPDATE))";
+    tx.execute(delete, &[&tenant.as_str()]).await.map(drop)
+}
+
+fn read(row: &Row) -> Result<MailAddress, Failure> {
+    let confirmed_at: Option<Time> = get_opt(row, 4)?;
+    Ok(MailAddress {
+        tenant: get(row, 0)?,
+        address: plain(row, 1)?,
+        requested_at: get_opt(row, 2)?,
+        requests: plain::<i32>(row, 3)?.unsigned_abs(),
+        confirmed: confirmed_at.zip(get_opt(row, 5)?),
+        send_at: get_opt(row, 6)?,
+    })
+}

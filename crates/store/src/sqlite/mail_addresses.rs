@@ -1,0 +1,190 @@
+//! Addresses that notifications are sent to, and how many e-mails were sent.
+
+use redrive_core::{TenantId, Time, notice::confirmation::ConfirmedBy, notice::mail_limit::MailUsage};
+use rusqlite::{OptionalExtension, Row, Transaction};
+
+use super::{
+    Sqlite,
+    convert::{Col, get, get_opt},
+    webhooks::{from_json, to_json},
+};
+use crate::{
+    Answer, ConfirmationRequestResult, MailAddress, MailAddresses, MailReservation, MailScope, ReserveResult,
+};
+
+const SELECT_ADDRESS: &str =
+    "SELECT tenant, address, requested_at, requests, confirmed_at, confirmed_by, send_at
+     FROM mail_addresses WHERE tenant = ?1 AND address = ?2";
+const UPSERT_REQUEST: &str =
+    "INSERT INTO mail_addresses (tenant, address, requested_at, requests, send_at) VALUES (?1, ?2, ?3, 1, ?3)
+     ON CONFLICT DO UPDATE SET requested_at = ?3, requests = requests + 1, send_at = ?3";
+const SELECT_NEXT: &str = "SELECT min(send_at) FROM mail_addresses WHERE send_at IS NOT NULL";
+const TAKE_DUE: &str = "UPDATE mail_addresses SET send_at = NULL WHERE (tenant, address) IN (
+         SELECT tenant, address FROM mail_addresses WHERE send_at <= ?1 ORDER BY send_at LIMIT ?2)
+     RETURNING tenant, address, requested_at, requests, confirmed_at, confirmed_by, send_at";
+const UPDATE_SEND_AT: &str = "UPDATE mail_addresses SET send_at = ?3
+     WHERE tenant = ?1 AND address = ?2 AND confirmed_at IS NULL AND send_at IS NULL";
+const UPSERT_CONFIRMED: &str = "INSERT INTO mail_addresses (tenant, address, confirmed_at, confirmed_by)
+     SELECT id, ?2, ?3, ?4 FROM tenants WHERE id = ?1 AND deleted_at IS NULL
+     ON CONFLICT DO UPDATE SET confirmed_at = ?3, confirmed_by = ?4, send_at = NULL WHERE confirmed_at IS NULL";
+const SELECT_USAGE: &str = "SELECT usage FROM mail_usage WHERE scope = ?1 AND key = ?2 AND purpose = ?3";
+const UPSERT_USAGE: &str = "INSERT INTO mail_usage (scope, key, purpose, usage, updated_at)
+     VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO UPDATE SET usage = ?4, updated_at = ?5";
+const DELETE_UNCONFIRMED: &str = "DELETE FROM mail_addresses WHERE (tenant, address) IN (
+         SELECT tenant, address FROM mail_addresses
+         WHERE confirmed_at IS NULL AND requested_at < ?1 ORDER BY requested_at LIMIT ?2)";
+const DELETE_USAGE: &str = "DELETE FROM mail_usage WHERE (scope, key, purpose) IN (
+         SELECT scope, key, purpose FROM mail_usage WHERE updated_at < ?1 ORDER BY updated_at LIMIT ?2)";
+
+/// The statements whose cost must follow what they answer or change: a test explains their plans.
+#[cfg(feature = "conformance")]
+pub(super) const BOUNDED: [&str; 4] = [SELECT_NEXT, TAKE_DUE, DELETE_UNCONFIRMED, DELETE_USAGE];
+
+impl MailAddresses for Sqlite {
+    fn request_confirmation(&self, reservation: MailReservation) -> Answer<'_, ConfirmationRequestResult> {
+        self.write(move |transaction| {
+            let (tenant, address, now) =
+                (reservation.tenant.as_str(), reservation.address.as_str(), Col(reservation.at));
+            let exists = transaction
+                .prepare_cached("SELECT 1 FROM tenants WHERE id = ? AND deleted_at IS NULL")?
+                .exists([tenant])?;
+            if !exists {
+                return Ok(ConfirmationRequestResult::NotFound);
+            }
+            let known =
+                transaction.prepare_cached(SELECT_ADDRESS)?.query_row((tenant, address), read).optional()?;
+            match known {
+                Some(known) if known.confirmed.is_some() => {
+                    return Ok(ConfirmationRequestResult::AlreadyConfirmed);
+                }
+                Some(known) if known.send_at.is_some() => return Ok(ConfirmationRequestResult::Requested),
+                _ => {}
+            }
+            if let ReserveResult::LimitReached(scope, until) = reserve(transaction, &reservation)? {
+                return Ok(ConfirmationRequestResult::LimitReached(scope, until));
+            }
+            transaction.prepare_cached(UPSERT_REQUEST)?.execute((tenant, address, now))?;
+            Ok(ConfirmationRequestResult::Requested)
+        })
+    }
+
+    fn next_confirmation(&self) -> Answer<'_, Option<Time>> {
+        self.read(move |connection| {
+            connection.prepare_cached(SELECT_NEXT)?.query_row((), |row| get_opt(row, 0))
+        })
+    }
+
+    fn take_confirmations(&self, now: Time, limit: usize) -> Answer<'_, Vec<MailAddress>> {
+        self.write(move |transaction| {
+            transaction
+                .prepare_cached(TAKE_DUE)?
+                .query_map((Col(now), limit as i64), read)?
+                .collect::<rusqlite::Result<Vec<_>>>()
+        })
+    }
+
+    fn retry_confirmation(&self, tenant: TenantId, address: String, send_at: Time) -> Answer<'_, ()> {
+        self.write(move |transaction| {
+            transaction.prepare_cached(UPDATE_SEND_AT)?.execute((tenant.as_str(), address, Col(send_at)))?;
+            Ok(())
+        })
+    }
+
+    fn confirm_address(
+        &self,
+        tenant: TenantId,
+        address: String,
+        by: ConfirmedBy,
+        now: Time,
+    ) -> Answer<'_, bool> {
+        self.write(move |transaction| {
+            let values = (tenant.as_str(), address, Col(now), Col(by));
+            Ok(transaction.prepare_cached(UPSERT_CONFIRMED)?.execute(values)? == 1)
+        })
+    }
+
+    fn mail_addresses(&self, tenant: TenantId, addresses: Vec<String>) -> Answer<'_, Vec<MailAddress>> {
+        self.read(move |connection| {
+            let mut find = connection.prepare_cached(SELECT_ADDRESS)?;
+            let mut found = Vec::new();
+            for address in addresses {
+                found.extend(find.query_row((tenant.as_str(), address), read).optional()?);
+            }
+            found.sort_by(|one, other| one.address.cmp(&other.address));
+            found.dedup();
+            Ok(found)
+        })
+    }
+
+    fn reserve_mail(&self, reservation: MailReservation) -> Answer<'_, ReserveResult> {
+        self.write(move |transaction| reserve(transaction, &reservation))
+    }
+
+    fn release_mail(&self, reservation: MailReservation) -> Answer<'_, ()> {
+        self.write(move |transaction| {
+            for (scope, key, _) in reservation.limits() {
+                let key = (Col(scope), key, Col(reservation.purpose));
+                let Some(mut usage) = read_usage(transaction, &key)? else { continue };
+                usage.release(reservation.at);
+                write_usage(transaction, &key, &usage, reservation.at)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn prune_mail_addresses(&self, unconfirmed: Time, usage: Time, limit: usize) -> Answer<'_, usize> {
+        self.write(move |transaction| {
+            let addresses = transaction.execute(DELETE_UNCONFIRMED, (Col(unconfirmed), limit as i64))?;
+            let usage = transaction.execute(DELETE_USAGE, (Col(usage), limit as i64))?;
+            Ok(addresses.max(usage))
+        })
+    }
+}
+
+type UsageKey = (Col<MailScope>, String, Col<redrive_core::notice::mail_limit::MailPurpose>);
+
+fn read_usage(transaction: &Transaction<'_>, key: &UsageKey) -> rusqlite::Result<Option<MailUsage>> {
+    transaction
+        .prepare_cached(SELECT_USAGE)?
+        .query_row((&key.0, &key.1, &key.2), |row| from_json(row, 0))
+        .optional()
+}
+
+fn write_usage(
+    transaction: &Transaction<'_>,
+    key: &UsageKey,
+    usage: &MailUsage,
+    now: Time,
+) -> rusqlite::Result<()> {
+    transaction.prepare_cached(UPSERT_USAGE)?.execute((&key.0, &key.1, &key.2, to_json(usage)?, Col(now)))?;
+    Ok(())
+}
+
+/// Counts an e-mail against both limits, or against neither.
+fn reserve(transaction: &Transaction<'_>, reservation: &MailReservation) -> rusqlite::Result<ReserveResult> {
+    let mut reserved = Vec::new();
+    for (scope, key, limit) in reservation.limits() {
+        let key = (Col(scope), key, Col(reservation.purpose));
+        let mut usage = read_usage(transaction, &key)?.unwrap_or_default();
+        if let Err(until) = usage.reserve(&limit, reservation.at) {
+            return Ok(ReserveResult::LimitReached(scope, until));
+        }
+        reserved.push((key, usage));
+    }
+    for (key, usage) in reserved {
+        write_usage(transaction, &key, &usage, reservation.at)?;
+    }
+    Ok(ReserveResult::Reserved)
+}
+
+fn read(row: &Row<'_>) -> rusqlite::Result<MailAddress> {
+    let confirmed_at: Option<Time> = get_opt(row, 4)?;
+    Ok(MailAddress {
+        tenant: get(row, 0)?,
+        address: row.get(1)?,
+        requested_at: get_opt(row, 2)?,
+        requests: row.get(3)?,
+        confirmed: confirmed_at.zip(get_opt(row, 5)?),
+        send_at: get_opt(row, 6)?,
+    })
+}
