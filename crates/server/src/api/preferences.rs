@@ -16,7 +16,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{
     AppState,
     events::TenantQuery,
-    extract::{Json, Manages, May, Query, Reads, nullable},
+    extract::{Json, ManagesEndpoints, May, Query, Reads, nullable},
     page::{Cursor, Page, Paging},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
@@ -87,7 +87,7 @@ async fn get(
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<NotificationsView>, Problem> {
     let tenant = app.acts_for(&by, query.tenant_id.as_deref()).await?;
-    Ok(axum::Json(app.notifications(tenant).await?.into()))
+    Ok(axum::Json(app.notifications(tenant.id).await?.into()))
 }
 
 /// Change what owners are told
@@ -101,12 +101,12 @@ async fn get(
 )]
 async fn patch(
     State(app): State<AppState>,
-    May(by, _): May<Manages>,
+    May(by, _): May<ManagesEndpoints>,
     Query(query): Query<TenantQuery>,
     Json(input): Json<NotificationsChange>,
 ) -> Result<axum::Json<NotificationsView>, Problem> {
     let tenant = app.acts_for(&by, query.tenant_id.as_deref()).await?;
-    let changed = app.change_notifications(&by, tenant, |now| input.apply_to(now)).await;
+    let changed = app.change_notifications(&by, tenant.id, |now| input.apply_to(now)).await;
     Ok(axum::Json(changed.map_err(unprefixed)?.into()))
 }
 
@@ -162,7 +162,7 @@ async fn list_unsubscribed(
     Query(paging): Query<Paging>,
 ) -> Result<axum::Json<Page<UnsubscribedView>>, Problem> {
     let tenant = app.acts_for(&by, paging.tenant_id.as_deref()).await?;
-    let found = app.list_unsubscribed(tenant, paging.request()?).await?;
+    let found = app.list_unsubscribed(tenant.id, paging.request()?).await?;
     Ok(axum::Json(paging.page(found, Unsubscribed::cursor, UnsubscribedView::from)))
 }
 
@@ -197,11 +197,11 @@ pub(super) struct Resubscribed {
 )]
 async fn resubscribe(
     State(app): State<AppState>,
-    May(by, _): May<Manages>,
+    May(by, _): May<ManagesEndpoints>,
     Json(input): Json<Resubscribe>,
 ) -> Result<axum::Json<Resubscribed>, Problem> {
     let tenant = app.acts_for(&by, input.tenant_id.as_deref()).await?;
     check_email("email", &input.email)?;
-    let resubscribed = app.resubscribe(&by, tenant, &input.email, input.kind).await?;
+    let resubscribed = app.resubscribe(&by, tenant.id, &input.email, input.kind).await?;
     Ok(axum::Json(Resubscribed { resubscribed }))
 }

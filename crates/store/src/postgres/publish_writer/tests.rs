@@ -19,6 +19,7 @@ fn event(tenant: &str, order: Option<&Arc<PublishOrder>>) -> NewEvent {
         priority: Priority::Normal,
         metadata: None,
         trace: None,
+        hops: 0,
     };
     NewEvent {
         event: Arc::new(event),
