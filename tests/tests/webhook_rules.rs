@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use redrive_testkit::{Answer, Api, Receiver, Redrive, Reply, Setup};
+use redrive_testkit::{Answer, Api, Browser, Receiver, Redrive, Reply, Setup};
 use redrive_tests::{
     attempts_of, delivery_is, delivery_of, entries, id, text,
     ways::{Way, is_reached, production, was_refused},
@@ -446,4 +446,87 @@ async fn operator_managed_webhook_does_not_exist_for_portal_sessions() {
     api.delete(&webhook).await.expect(204);
     let history = customer.get("/v1/deliveries").await;
     assert!(!String::from_utf8_lossy(&history.body).contains(&dead_hidden));
+}
+
+#[tokio::test]
+async fn portal_pages_offer_what_the_session_may_do() {
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let receiver = Receiver::answering(400).await;
+    let once = json!({"max_attempts": 1});
+    let shown = api.create_webhook(&receiver.url(), json!({"retry_config": once})).await;
+    let operators = json!({"managed_by": "operator", "description": "operator's own", "retry_config": once});
+    let hidden = api.create_webhook(&receiver.url(), operators).await;
+    let event = api.publish("order.created", json!(1)).await;
+    let dead = api.eventually("both die", "/v1/dlq", |page| entries(page).len() == 2).await;
+    let to = |webhook: &Value| {
+        let dead = entries(&dead);
+        id(dead.iter().find(|delivery| delivery["webhook_id"] == webhook["id"]).unwrap()).to_owned()
+    };
+    let (dead_shown, dead_hidden) = (to(&shown), to(&hidden));
+    let base = "/dashboard/t/default";
+    let webhook_page = format!("{base}/webhooks/{}", id(&shown));
+    let form = format!("{webhook_page}/edit");
+    let delivery_page = format!("{base}/deliveries/{dead_shown}");
+    let cases: [(Value, [(&str, &str, bool); 6]); 3] = [
+        (
+            json!(["view"]),
+            [
+                (&webhook_page, "do-delete", false),
+                (&webhook_page, "data-dialog=\"rotate\"", false),
+                (&webhook_page, "data-dialog=\"backfill\"", false),
+                (&delivery_page, "/retry", false),
+                (&form, "f-url", false),
+                (&form, "max_in_flight", false),
+            ],
+        ),
+        (
+            json!(["manage_endpoints", "resend"]),
+            [
+                (&webhook_page, "do-delete", true),
+                (&webhook_page, "data-dialog=\"rotate\"", false),
+                (&webhook_page, "data-dialog=\"backfill\"", true),
+                (&delivery_page, "/retry", true),
+                (&form, "f-url", true),
+                (&form, "max_in_flight", false),
+            ],
+        ),
+        (
+            json!(["manage_endpoints", "secrets", "limits"]),
+            [
+                (&webhook_page, "do-delete", true),
+                (&webhook_page, "data-dialog=\"rotate\"", true),
+                (&webhook_page, "data-dialog=\"backfill\"", false),
+                (&delivery_page, "/retry", false),
+                (&form, "f-url", true),
+                (&form, "max_in_flight", true),
+            ],
+        ),
+    ];
+    for (capabilities, pages) in cases {
+        let session = json!({"tenant_id": "default", "capabilities": capabilities});
+        let session = api.post("/v1/portal-sessions", session).await.expect(201);
+        let browser = Browser::of(&redrive, text(&session["token"])).await;
+        for (page, part, is_there) in pages {
+            let html = browser.get(page).await;
+            let html = String::from_utf8_lossy(&html.body).into_owned();
+            assert_eq!(html.contains(part), is_there, "{capabilities}: {part} on {page}");
+        }
+        // Nothing of the operator's webhook is on any page.
+        let pages = ["", "/webhooks", "/deliveries", "/dead", "/events", "/operations"];
+        let pages = pages.map(|page| format!("{base}{page}"));
+        for page in pages.into_iter().chain([format!("{base}/events/{}", id(&event))]) {
+            let html = browser.get(&page).await;
+            assert_eq!(html.status, 200, "{page}");
+            let html = String::from_utf8_lossy(&html.body).into_owned();
+            for secret in
+                [id(&hidden), &dead_hidden, "operator&#39;s own", "operator's own", "operator&#x27;s own"]
+            {
+                assert!(!html.contains(secret), "{page} shows {secret}");
+            }
+        }
+        for page in [format!("{base}/webhooks/{}", id(&hidden)), format!("{base}/deliveries/{dead_hidden}")] {
+            assert_eq!(browser.get(&page).await.status, 404, "{page}");
+        }
+    }
 }
