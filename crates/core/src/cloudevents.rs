@@ -263,6 +263,7 @@ mod tests {
             priority: Priority::Normal,
             metadata: None,
             trace: None,
+            hops: 0,
         }
     }
 

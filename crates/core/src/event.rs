@@ -48,6 +48,8 @@ pub struct Event {
     pub metadata: Option<Bytes>,
     /// The trace it belongs to, if it belongs to one. Boxed: most have none.
     pub trace: Option<Box<Trace>>,
+    /// How many deliveries of Redrive it came through before it was published here: see [`crate::hops`].
+    pub hops: u8,
 }
 
 /// Why deliveries are called off whose payload was erased.
@@ -195,6 +197,7 @@ mod tests {
             priority: Priority::Normal,
             metadata: None,
             trace: None,
+            hops: 0,
         }
     }
 

@@ -7,6 +7,7 @@
 pub mod address;
 pub mod backoff;
 pub mod breaker;
+pub mod caps;
 pub mod clock_discipline;
 pub mod cloudevents;
 pub mod confidential;
@@ -21,6 +22,7 @@ pub mod forwarded;
 pub mod gate;
 pub mod health;
 pub mod home;
+pub mod hops;
 pub mod id;
 pub mod invalid;
 pub mod key;

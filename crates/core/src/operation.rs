@@ -171,12 +171,15 @@ pub struct Selection {
     /// Those of events before this time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<Time>,
+    /// Only those of webhooks that the tenant manages: set for portal sessions.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub tenant_managed_only: bool,
 }
 
 impl Selection {
-    /// Whether it leaves nothing out.
+    /// Whether it leaves nothing out, beside what the caller may not see.
     pub fn is_all(&self) -> bool {
-        *self == Self::default()
+        *self == Self { tenant_managed_only: self.tenant_managed_only, ..Self::default() }
     }
 
     /// Refuses what names too many, or no time at all.
@@ -206,7 +209,8 @@ impl Selection {
     }
 
     fn names(&self, one: &Candidate) -> bool {
-        has(&self.webhook_ids, &one.webhook)
+        !(self.tenant_managed_only && one.is_operator_managed)
+            && has(&self.webhook_ids, &one.webhook)
             && self.names_type(&one.event_type)
             && has(&self.statuses, &one.status)
             && (self.failure_categories.is_empty()
@@ -245,6 +249,8 @@ pub struct Candidate {
     pub dead_reason: Option<DeadReason>,
     /// Whether there is a later round.
     pub is_redriven: bool,
+    /// Whether the operator manages its webhook.
+    pub is_operator_managed: bool,
 }
 
 /// Whether an operation that began at a time takes a delivery on. It does so only with what was there by then: a
@@ -325,6 +331,7 @@ mod tests {
             ended_at: Some(Time::from_millis(5)),
             dead_reason: Some(DeadReason::Exhausted),
             is_redriven: false,
+            is_operator_managed: false,
         }
     }
 
@@ -338,6 +345,14 @@ mod tests {
         let takes = |kind, one: &Candidate| takes_on(kind, &all, began(), one);
         let (retry, purge) = (OperationKind::Retry, OperationKind::Purge);
         assert!(takes(retry, &candidate()) && takes(purge, &candidate()));
+        let hidden = Candidate { is_operator_managed: true, ..candidate() };
+        for (tenant_managed_only, candidate, takes) in
+            [(false, &hidden, true), (true, &hidden, false), (true, &candidate(), true)]
+        {
+            let selection = Selection { tenant_managed_only, ..Selection::default() };
+            assert!(selection.is_all());
+            assert_eq!(takes_on(OperationKind::Purge, &selection, began(), candidate), takes);
+        }
         let redriven = Candidate { is_redriven: true, ..candidate() };
         assert!(!takes(retry, &redriven) && !takes(purge, &redriven));
         let made_meanwhile = Candidate { created_at: began(), ended_at: Some(began()), ..candidate() };

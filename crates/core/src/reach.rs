@@ -7,12 +7,12 @@
 use std::{
     fmt,
     hash::{DefaultHasher, Hash, Hasher},
-    net::IpAddr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     str::FromStr,
 };
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use url::Host;
+use url::{Host, Url};
 
 use crate::address::{self, AddressRules};
 
@@ -40,6 +40,8 @@ pub struct ReachRules {
     pub ports: Vec<PortRange>,
     /// Only `https` may be used.
     pub https_only: bool,
+    /// The host of this installation's public URL. Never called: a webhook there would publish its own events again.
+    pub own_host: Option<OwnHost>,
 }
 
 /// Why a request is refused. For the operator's log and metrics; [`Unreachable::is_hidden_for`] says which of
@@ -61,6 +63,12 @@ pub enum Unreachable {
     /// The URL begins with `http://`.
     #[error("egress.allow_http is off")]
     PlainHttp,
+    /// The host is that of `server.public_url`.
+    #[error("the host is that of server.public_url, which is this installation")]
+    OwnHost,
+    /// The name always means this machine, whose loopback addresses are not allowed.
+    #[error("the host is localhost, and loopback addresses are not in egress.allow_networks")]
+    Localhost,
     /// The address is refused.
     #[error(transparent)]
     Address(#[from] address::Refused),
@@ -88,8 +96,11 @@ impl Unreachable {
     /// depends on the name or its addresses does: otherwise a tenant could find out which internal names exist. The
     /// scheme and the port are in the URL, and a literal address is too, so refusing those reveals nothing.
     pub fn is_hidden_for(self, host: &str) -> bool {
-        let is_about_host = !matches!(self, Self::PortNotListed(_) | Self::PortNotHttp(_) | Self::PlainHttp);
-        is_about_host && literal_address(host).is_none()
+        let is_known = matches!(
+            self,
+            Self::PortNotListed(_) | Self::PortNotHttp(_) | Self::PlainHttp | Self::OwnHost | Self::Localhost
+        );
+        !is_known && literal_address(host).is_none()
     }
 }
 
@@ -127,6 +138,9 @@ impl ReachRules {
     pub fn check_name(&self, host: &str, port: u16) -> Result<(), Unreachable> {
         self.check_port(port)?;
         let host = bare(host);
+        if self.own_host.as_ref().is_some_and(|own| own.is(&host, port)) {
+            return Err(Unreachable::OwnHost);
+        }
         if self.deny_hosts.iter().any(|pattern| pattern.matches(&host)) {
             return Err(Unreachable::HostDenied);
         }
@@ -134,6 +148,23 @@ impl ReachRules {
             return Err(Unreachable::HostNotListed);
         }
         Ok(())
+    }
+
+    /// Judges the host of a URL as far as it needs no DNS: an address in the URL itself, and names that always
+    /// mean this machine (RFC 6761).
+    pub fn check_literal(&self, host: &Host<&str>) -> Result<(), Unreachable> {
+        match host {
+            Host::Ipv4(address) => self.check_address((*address).into()),
+            Host::Ipv6(address) => self.check_address((*address).into()),
+            Host::Domain(name) if is_localhost(&bare(name)) => {
+                let loopback: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+                match loopback.into_iter().any(|address| self.check_address(address).is_ok()) {
+                    true => Ok(()),
+                    false => Err(Unreachable::Localhost),
+                }
+            }
+            Host::Domain(_) => Ok(()),
+        }
     }
 
     /// Judges an address that is about to be connected to.
@@ -158,6 +189,47 @@ impl ReachRules {
 /// A host as it is compared: small letters, no dot at its end.
 fn bare(host: &str) -> String {
     host.trim_end_matches('.').to_ascii_lowercase()
+}
+
+fn is_localhost(bare: &str) -> bool {
+    bare == "localhost" || bare.ends_with(".localhost")
+}
+
+/// The host under which this installation is reached from outside, in the form that hosts are compared in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnHost {
+    host: String,
+    address: Option<IpAddr>,
+    /// The only port that is meant. Set for loopback alone, where receivers under development have the same host.
+    port: Option<u16>,
+}
+
+impl OwnHost {
+    /// The host of a public URL. Returns `None` if the text is no URL with a host.
+    pub fn from_url(public_url: &str) -> Option<Self> {
+        let url = Url::parse(public_url).ok()?;
+        let address = match url.host()? {
+            Host::Ipv4(address) => Some(IpAddr::from(address)),
+            Host::Ipv6(address) => Some(address::canonical(address.into())),
+            Host::Domain(_) => None,
+        };
+        let host = bare(url.host_str()?);
+        let is_loopback = address.is_some_and(|address| address.is_loopback()) || is_localhost(&host);
+        let port = url.port_or_known_default().filter(|_| is_loopback);
+        Some(Self { host, address, port })
+    }
+
+    /// Whether a URL's bare host and port lead to it.
+    fn is(&self, host: &str, port: u16) -> bool {
+        let is_same_host = match self.address {
+            None => host == self.host,
+            Some(own) => {
+                let literal = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+                literal.parse().is_ok_and(|address: IpAddr| address::canonical(address) == own)
+            }
+        };
+        is_same_host && self.port.is_none_or(|own| own == port)
+    }
 }
 
 /// A name (`hooks.example.com`), or all names below one (`*.example.com`, which leaves `example.com` out).
@@ -350,6 +422,66 @@ mod tests {
             assert_eq!(rules.check_name(address, 443), Err(Unreachable::HostNotListed), "{address}");
         }
         assert!(allowing(&["inside.example"]).check_address([10, 0, 0, 1].into()).is_err(), "no address");
+    }
+
+    fn owned_by(public_url: &str) -> ReachRules {
+        ReachRules { own_host: OwnHost::from_url(public_url), ..ReachRules::default() }
+    }
+
+    #[test]
+    fn own_public_host_is_refused_in_every_spelling() {
+        let is_own = |public_url: &str, url: &str| {
+            let url = Url::parse(url).unwrap();
+            let port = url.port_or_known_default().unwrap();
+            let checked = owned_by(public_url).check_name(url.host_str().unwrap(), port);
+            assert!(matches!(checked, Ok(()) | Err(Unreachable::OwnHost)), "{url}: {checked:?}");
+            checked.is_err()
+        };
+        for url in [
+            "https://hooks.example.com/",
+            "https://HOOKS.Example.com./v1/events",
+            "http://hooks.example.com:8080/",
+            "https://ｈｏｏｋｓ.example.com/",
+        ] {
+            assert!(is_own("https://Hooks.example.com:8443/redrive", url), "{url}");
+        }
+        assert!(is_own("https://b\u{fc}cher.example", "https://xn--bcher-kva.example/"));
+        assert!(is_own("https://93.184.215.14", "https://[::ffff:93.184.215.14]:8080/"));
+        assert!(is_own("https://[2606:4700::1111]", "https://[2606:4700:0::1111]/"));
+        for url in
+            ["https://example.com/", "https://a.hooks.example.com/", "https://hooks.example.com.evil.org/"]
+        {
+            assert!(!is_own("https://hooks.example.com", url), "{url}");
+        }
+        // Under development receivers share the host, so that the port counts.
+        for own in ["http://127.0.0.1:8080", "http://localhost:8080"] {
+            let other = own.replace("8080", "9000");
+            assert!(is_own(own, own) && !is_own(own, &other), "{own}");
+        }
+        assert_eq!(OwnHost::from_url("hooks.example.com"), None);
+    }
+
+    #[test]
+    fn literal_address_and_localhost_are_judged_without_dns() {
+        let check = |rules: &ReachRules, host: &str| {
+            let url = Url::parse(&format!("https://{host}/")).unwrap();
+            rules.check_literal(&url.host().unwrap()).is_ok()
+        };
+        let public = ReachRules::default();
+        for host in
+            ["127.0.0.1", "0x7f.1", "2130706433", "10.1.2.3", "[::1]", "[::ffff:10.0.0.1]", "169.254.169.254"]
+        {
+            assert!(!check(&public, host), "{host}");
+        }
+        for host in ["localhost", "LOCALHOST.", "a.localhost"] {
+            assert!(!check(&public, host), "{host}");
+        }
+        for host in ["93.184.215.14", "a.example", "localhost.example", "notlocalhost"] {
+            assert!(check(&public, host), "{host}");
+        }
+        let networks = AddressRules { allow: vec!["127.0.0.0/8".parse().unwrap()], deny: Vec::new() };
+        let dev = ReachRules { networks, ..ReachRules::default() };
+        assert!(check(&dev, "127.0.0.1") && check(&dev, "localhost") && !check(&dev, "10.0.0.1"));
     }
 
     #[test]

@@ -15,9 +15,13 @@ use crate::{
 const DAY_MS: u64 = 24 * 3600 * 1000;
 const WEEK_MS: u64 = 7 * DAY_MS;
 /// The most attempts that a policy may ask for.
-const MOST_ATTEMPTS: u32 = 50;
+pub const MAX_ATTEMPTS: u32 = 50;
 /// A timeout grows to at most this many times its first value.
 const MOST_TIMEOUT_GROWTH: f64 = 3.0;
+/// The longest timeout of a first attempt, in milliseconds.
+const MAX_TIMEOUT_MS: u64 = 120_000;
+/// The longest that a timeout can grow to, in milliseconds.
+pub const MAX_GROWN_TIMEOUT_MS: u64 = 3 * MAX_TIMEOUT_MS;
 
 /// Which answers end a delivery at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -60,6 +64,10 @@ pub struct RetryPolicy {
     pub timeout_ms: u64,
     /// What the timeout is multiplied by from one attempt to the next.
     pub timeout_growth_factor: f64,
+    /// The longest that a timeout may grow to, in milliseconds: the operator's cap.
+    pub max_timeout_ms: u64,
+    /// The shortest wait between two attempts, in milliseconds: the operator's cap.
+    pub min_delay_ms: u64,
     /// Whether any answer ends a delivery at once.
     pub retry_on: RetryOn,
     /// The answers that do, in ascending order.
@@ -78,6 +86,8 @@ impl Default for RetryPolicy {
             jitter: 0.1,
             timeout_ms: 30_000,
             timeout_growth_factor: 1.0,
+            max_timeout_ms: MAX_GROWN_TIMEOUT_MS,
+            min_delay_ms: 0,
             retry_on: RetryOn::Default,
             permanent_status_codes: vec![400, 401, 403, 404, 410, 413, 414, 415, 451],
             give_up_after: Span::secs(5 * 24 * HOUR),
@@ -115,7 +125,18 @@ impl RetryPolicy {
     /// How long the attempt of this number (the first is 1) may take.
     pub fn timeout(&self, attempt: u32) -> Duration {
         let growth = grown(self.timeout_growth_factor, attempt).min(MOST_TIMEOUT_GROWTH);
-        duration(self.timeout_ms as f64 * growth)
+        duration((self.timeout_ms as f64 * growth).min(self.max_timeout_ms as f64))
+    }
+
+    /// The longest that any attempt may take, in milliseconds.
+    pub fn longest_timeout_ms(&self) -> u64 {
+        self.timeout(self.max_attempts()).as_millis() as u64
+    }
+
+    /// The shortest wait between two attempts, in milliseconds, without jitter.
+    pub fn shortest_delay_ms(&self) -> u64 {
+        let shortest = (1..self.max_attempts().max(2)).map(|attempt| self.backoff_after(attempt));
+        (shortest.fold(f64::INFINITY, f64::min) as u64).max(self.min_delay_ms)
     }
 
     /// The wait after the failed attempt of this number (the first is 1) before the next one.
@@ -129,7 +150,8 @@ impl RetryPolicy {
         roll: f64,
     ) -> Duration {
         let asked = retry_after.unwrap_or_default().min(Duration::from_millis(self.max_delay_ms));
-        let floor = millis(minimum_delay(category).max(asked));
+        let least = Duration::from_millis(self.min_delay_ms);
+        let floor = millis(minimum_delay(category).max(asked).max(least));
         let wait = self.backoff_after(attempt).max(floor);
         // Jitter never reaches below the floor, so where the floor rules it only lengthens the wait.
         let shortest = (wait * (1.0 - self.jitter)).max(floor);
@@ -227,8 +249,10 @@ impl RetryConfig {
             backoff: self.resolve_backoff(&defaults.backoff)?,
             max_delay_ms: within("retry_config.max_delay_ms", max_delay_ms, 1..=WEEK_MS)?,
             jitter: within("retry_config.jitter", self.jitter.unwrap_or(defaults.jitter), 0.0..=0.5)?,
-            timeout_ms: within("retry_config.timeout_ms", timeout_ms, 100..=120_000)?,
+            timeout_ms: within("retry_config.timeout_ms", timeout_ms, 100..=MAX_TIMEOUT_MS)?,
             timeout_growth_factor: within("retry_config.timeout_growth_factor", growth, 1.0..=3.0)?,
+            max_timeout_ms: defaults.max_timeout_ms,
+            min_delay_ms: defaults.min_delay_ms,
             retry_on: self.retry_on.unwrap_or(defaults.retry_on),
             permanent_status_codes: match &self.permanent_status_codes {
                 Some(codes) => checked_codes(codes)?,
@@ -266,15 +290,15 @@ impl RetryConfig {
         Ok(Backoff::Exponential {
             base_delay_ms: within("retry_config.base_delay_ms", base, 1..=DAY_MS)?,
             backoff_multiplier: within("retry_config.backoff_multiplier", multiplier, 1.0..=10.0)?,
-            max_attempts: within("retry_config.max_attempts", attempts, 1..=MOST_ATTEMPTS)?,
+            max_attempts: within("retry_config.max_attempts", attempts, 1..=MAX_ATTEMPTS)?,
         })
     }
 }
 
 fn checked_schedule(schedule: &[Span]) -> Result<Backoff, Invalid> {
     const FIELD: &str = "retry_config.schedule";
-    if schedule.is_empty() || schedule.len() > MOST_ATTEMPTS as usize {
-        let message = format!("has {} entries; it must have 1 to {MOST_ATTEMPTS}", schedule.len());
+    if schedule.is_empty() || schedule.len() > MAX_ATTEMPTS as usize {
+        let message = format!("has {} entries; it must have 1 to {MAX_ATTEMPTS}", schedule.len());
         return Err(Invalid::new(FIELD, message));
     }
     if let Some(index) = schedule.iter().position(|span| *span > Span::millis(WEEK_MS)) {

@@ -35,6 +35,30 @@ pub struct Verification {
     pub last_error: Option<String>,
 }
 
+/// For whose webhooks the operator requires that the URL is verified.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RequireVerification {
+    /// For all.
+    Always,
+    /// For those that portal sessions create, and those whose URL they change.
+    #[default]
+    Portal,
+    /// For none but those whose owner asks for it.
+    Never,
+}
+
+impl RequireVerification {
+    /// Whether it is required of a webhook that such a caller creates or changes.
+    pub fn applies_to(self, portal_session: bool) -> bool {
+        match self {
+            Self::Always => true,
+            Self::Portal => portal_session,
+            Self::Never => false,
+        }
+    }
+}
+
 impl Verification {
     /// One that begins now.
     pub fn begin(now: Time, keeps_events: bool) -> Self {

@@ -1,12 +1,13 @@
 //! A webhook: the subscription of a URL to event types, and how it is to be treated.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use http::{HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize};
 use url::{Host, Url};
 
 use crate::{
+    address::special_range,
     breaker::BreakerConfig,
     confidential::{EndpointAuth, Hidden},
     event::PayloadFormat,
@@ -62,7 +63,7 @@ const OWN_HEADERS: [&str; 16] = [
     "x-idempotency-key",
 ];
 /// Families of headers that Redrive owns.
-const OWN_PREFIXES: [&str; 4] = ["webhook-", "x-webhook-", "proxy-", "ce-"];
+const OWN_PREFIXES: [&str; 5] = ["webhook-", "x-webhook-", "proxy-", "ce-", "redrive-"];
 
 /// Who looks after the endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,6 +80,18 @@ pub struct Owner {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "openapi", schema(max_items = 7))]
     pub mute: Vec<Kind>,
+}
+
+/// Who manages a webhook.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum ManagedBy {
+    /// The tenant's own users: portal sessions see it and may change it.
+    #[default]
+    Tenant,
+    /// The application that uses Redrive: portal sessions see nothing of it.
+    Operator,
 }
 
 /// What a webhook's owner decides about it. Stored as one document.
@@ -131,6 +144,9 @@ pub struct WebhookSpec {
     /// The URL that has echoed a challenge, if one has.
     #[serde(default)]
     pub verified_url: Option<String>,
+    /// Who manages it.
+    #[serde(default)]
+    pub managed_by: ManagedBy,
 }
 
 impl WebhookSpec {
@@ -182,6 +198,55 @@ impl WebhookSpec {
             return Err(Invalid::new("metadata", "must be at most 8192 bytes in all"));
         }
         Ok(())
+    }
+}
+
+impl WebhookSpec {
+    /// Whether the operator manages it, so that portal sessions see nothing of it.
+    pub fn is_operator_managed(&self) -> bool {
+        self.managed_by == ManagedBy::Operator
+    }
+
+    /// Makes it be verified: a new one, one with another URL than `old`, and one that was to be verified before.
+    pub fn require_verification(&mut self, old: Option<&Self>) {
+        self.verify_url |= old.is_none_or(|old| old.verify_url || old.url != self.url);
+    }
+}
+
+/// The confidential fields whose values came with the request that changes a webhook.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SuppliedCredentials {
+    /// The headers, by name.
+    pub headers: BTreeSet<String>,
+    /// Whether `auth` came along.
+    pub auth: bool,
+}
+
+impl WebhookSpec {
+    /// The confidential fields that must come with the request which changes `old` to this: all that are sent, if
+    /// requests go to another origin (scheme, host, port) than before. Values that are write-only could be read
+    /// otherwise by whoever may change the URL. The signing secret is not sent and stays.
+    pub fn missing_credentials(&self, old: &Self, supplied: &SuppliedCredentials) -> Vec<String> {
+        if has_same_origin(&old.url, &self.url) {
+            return Vec::new();
+        }
+        let is_missing = |name: &&String| !supplied.headers.contains(*name);
+        let mut missing: Vec<_> =
+            self.headers.keys().filter(is_missing).map(|name| format!("headers.{name}")).collect();
+        if self.auth.is_some() && !supplied.auth {
+            missing.push("auth".to_owned());
+        }
+        missing
+    }
+}
+
+/// Whether two URLs have the same scheme, host and port. Hosts with and without a dot at the end differ: they may
+/// be different servers. Texts that are no URLs are the same only if they are equal.
+pub fn has_same_origin(one: &str, other: &str) -> bool {
+    let origin = |text: &str| Url::parse(text).map(|url| url.origin());
+    match (origin(one), origin(other)) {
+        (Ok(one), Ok(other)) => one.is_tuple() && one == other,
+        _ => one == other,
     }
 }
 
@@ -293,8 +358,8 @@ impl Webhook {
     }
 }
 
-/// Which URLs the operator allows at all. Addresses are judged when connecting, not here: a name may have
-/// another address by then.
+/// Which URLs the operator allows at all. An address that stands in the URL itself is judged here as well; the
+/// addresses of a name only when connecting, since they may have changed by then.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UrlRules {
     /// Whether plain `http` is allowed.
@@ -349,8 +414,22 @@ pub fn validate_url(text: &str, rules: &UrlRules) -> Result<(), Invalid> {
 /// is the port rather than the host is the writer's.
 fn validate_reach(url: &Url, rules: &ReachRules) -> Result<(), Invalid> {
     let port = url.port_or_known_default().unwrap_or_default();
-    let message = match rules.check_name(url.host_str().unwrap_or_default(), port) {
+    let by_name = rules.check_name(url.host_str().unwrap_or_default(), port);
+    let message = match by_name.and_then(|()| url.host().map_or(Ok(()), |host| rules.check_literal(&host))) {
         Ok(()) => return Ok(()),
+        Err(Unreachable::OwnHost) => {
+            "names the public host of this Redrive installation; events sent there would be published again without end"
+                .to_owned()
+        }
+        Err(Unreachable::Localhost) => {
+            "names localhost, which is not called from here; use a host that is reachable from the internet".to_owned()
+        }
+        // Which of the operator's networks refuses it is not shown.
+        Err(Unreachable::Address(refused)) if special_range(refused.address) == Some(refused.range) => format!(
+            "names the address {} ({}), which is not called from here; use a public one, or ask the operator to \
+             allow its network",
+            refused.address, refused.range
+        ),
         Err(Unreachable::PortNotListed(port) | Unreachable::PortNotHttp(port)) => {
             format!("must not use port {port}, which is not called from here; ask the operator, or use 443")
         }

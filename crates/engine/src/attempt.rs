@@ -7,6 +7,7 @@ use redrive_core::{
     AttemptId, Time,
     breaker::Call,
     event::Event,
+    hops,
     outcome::{Answer, SendFailure},
     pace::Pace,
     signature,
@@ -35,6 +36,8 @@ const X_WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("x-webhook-times
 pub(crate) const X_WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("x-webhook-signature");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+/// How many deliveries of Redrive the event has come through with this one.
+pub(crate) const REDRIVE_HOPS: HeaderName = HeaderName::from_static(hops::HEADER);
 const X_IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("x-idempotency-key");
 
 /// How long a delivery waits in the store whose address had no connection to spare.
@@ -217,6 +220,7 @@ impl Inner {
             (X_WEBHOOK_SIGNATURE, owned(signatures.x_webhook_signature)),
             (X_IDEMPOTENCY_KEY, text(key)),
             (WEBHOOK_ID, owned(event_id)),
+            (REDRIVE_HOPS, HeaderValue::from(u16::from(hops::next(ready.event.hops)))),
         ];
         headers.extend(own);
         for (name, value) in ready.format.headers(&ready.event) {

@@ -384,6 +384,7 @@ impl Inner {
             priority: redrive_core::lane::Priority::Normal,
             only: None,
             trace: None,
+            hops: 0,
         };
         match Engine(self.clone()).publish_own(draft).await {
             // The webhook may have changed between two tries: then it was published as it was.

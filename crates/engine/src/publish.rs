@@ -3,7 +3,7 @@
 //! The handover to dispatch happens when the commit is known, whether or not the
 //! publisher still waits for its answer: a lease that was committed always reaches its lane.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use redrive_core::{
@@ -56,6 +56,8 @@ pub struct Draft {
     pub only: Option<WebhookId>,
     /// The publisher's trace, if it has one.
     pub trace: Option<Box<Trace>>,
+    /// How many deliveries of Redrive it came through.
+    pub hops: u8,
 }
 
 /// What a publisher gets for its event.
@@ -112,6 +114,12 @@ impl Engine {
     /// from then on keep their order.
     pub async fn learn(&self, tenant: &TenantId) -> Result<(), StoreError> {
         self.0.registry.learn(&*self.0.store, tenant).await
+    }
+
+    /// The webhooks of a tenant that the operator manages, without those that were deleted.
+    pub async fn operator_webhooks(&self, tenant: &TenantId) -> Result<HashSet<WebhookId>, StoreError> {
+        self.learn(tenant).await?;
+        Ok(self.0.registry.operator_webhooks(tenant))
     }
 
     /// Publishes an event: durable, with all its deliveries, once this returns.
@@ -250,6 +258,7 @@ impl Inner {
             priority: draft.priority,
             metadata: draft.metadata,
             trace: self.trace_of(id, draft.trace),
+            hops: draft.hops,
         };
         (event, draft.only)
     }

@@ -4,7 +4,7 @@
 //! store refuses a stale one, upon which the changes are read and the fan-out is made again.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, OnceLock},
 };
 
@@ -13,6 +13,7 @@ use parking_lot::RwLock;
 use redrive_core::{
     TenantId, Time, WebhookId,
     breaker::{BreakerConfig, BreakerPolicy},
+    caps::{Caps, EffectiveLimits},
     confidential::{EndpointAuth, Hidden},
     event::PayloadFormat,
     event_type::Pattern,
@@ -67,6 +68,8 @@ pub struct Hook {
     pub max_in_flight: u32,
     /// The headers that are the same for every request.
     pub headers: Option<Box<HeaderMap>>,
+    /// Whether the operator manages it.
+    pub is_operator_managed: bool,
     events: Box<[Pattern]>,
     subjects: Box<[String]>,
     filter: Option<Box<Filter>>,
@@ -84,10 +87,14 @@ impl Hook {
     fn new(webhook: Webhook, version: i64, tenant: Arc<Tenancy>, defaults: &Defaults) -> Self {
         let webhook_due = webhook.due_at();
         let spec = webhook.spec;
-        // All was checked when the webhook was saved; defaults that changed since must not stop it.
+        let caps = &defaults.settings.caps;
+        // All was checked when the webhook was saved; defaults and caps that changed since must not stop it.
         let policy = match spec.retry_config == RetryConfig::default() {
             true => defaults.retry.clone(),
-            false => spec.retry_config.resolve(&defaults.retry).map_or(defaults.retry.clone(), Arc::new),
+            false => match spec.retry_config.resolve(&defaults.retry) {
+                Ok(policy) => Arc::new(caps.capped_policy(&policy)),
+                Err(_) => defaults.retry.clone(),
+            },
         };
         let own = &spec.circuit_breaker_config;
         let breaker = match *own == BreakerConfig::default() {
@@ -101,6 +108,8 @@ impl Hook {
         };
         let auth = spec.auth.as_ref().and_then(EndpointAuth::header);
         let auth = auth.map(|value| (header::AUTHORIZATION, value));
+        let (max_in_flight, rate_limit) = (defaults.max_in_flight(&spec), defaults.rate_limit(&spec));
+        let is_operator_managed = spec.is_operator_managed();
         let headers: HeaderMap = spec.headers.iter().filter_map(header).chain(auth).collect();
         Self {
             id: webhook.id,
@@ -114,14 +123,15 @@ impl Hook {
             ordering: spec.ordering_guarantee,
             policy,
             breaker,
-            max_in_flight: spec.max_in_flight.unwrap_or(defaults.settings.webhook_max_in_flight),
+            max_in_flight,
             headers: (!headers.is_empty()).then(|| Box::new(headers)),
+            is_operator_managed,
             events: spec.events.iter().cloned().collect(),
             subjects: spec.subjects.iter().cloned().collect(),
             filter: spec.filter.map(Box::new),
             due_at: webhook_due,
             expires_at: spec.expires_at,
-            rate_limit: spec.rate_limit.or(defaults.settings.webhook_rate_limit),
+            rate_limit,
             target: OnceLock::new(),
             version,
         }
@@ -239,10 +249,23 @@ struct Defaults {
     settings: Settings,
 }
 
+impl Defaults {
+    /// The concurrent requests that a webhook may have, within the caps.
+    fn max_in_flight(&self, spec: &WebhookSpec) -> u32 {
+        let asked = spec.max_in_flight.unwrap_or(self.settings.webhook_max_in_flight);
+        self.settings.caps.capped_in_flight(asked)
+    }
+
+    /// The rate of a webhook, within the caps.
+    fn rate_limit(&self, spec: &WebhookSpec) -> Option<RateLimit> {
+        self.settings.caps.capped_rate(spec.rate_limit.or(self.settings.webhook_rate_limit))
+    }
+}
+
 impl Registry {
     pub(crate) fn new(settings: Settings, shares: Arc<Shares>) -> Self {
         let defaults = Defaults {
-            retry: Arc::new(settings.retry.clone()),
+            retry: Arc::new(settings.caps.capped_policy(&settings.retry)),
             breaker: Arc::new(settings.breaker),
             settings,
         };
@@ -250,15 +273,32 @@ impl Registry {
         Self { tenants, by_id, tenancies, shares, defaults }
     }
 
-    /// Checks what a webhook says about retries and its circuit against this server's defaults.
-    pub fn check(&self, webhook: &Webhook) -> Result<(), Invalid> {
-        self.policies(&webhook.spec).map(|_| ())
+    /// Checks what a webhook asks for against this server's defaults and the operator's caps. What it had before, as
+    /// `old` says, is not held against it if a cap was lowered since.
+    pub fn check(&self, spec: &WebhookSpec, old: Option<&WebhookSpec>) -> Result<(), Invalid> {
+        self.policies(spec)?;
+        self.defaults.settings.caps.check(spec, old)
     }
 
-    /// What a webhook says about retries and its circuit, with this server's defaults for the rest.
+    /// What a webhook says about retries and its circuit, with this server's defaults for the rest, within the caps.
     pub fn policies(&self, spec: &WebhookSpec) -> Result<(RetryPolicy, BreakerPolicy), Invalid> {
         let retry = spec.retry_config.resolve(&self.defaults.retry)?;
+        let retry = self.defaults.settings.caps.capped_policy(&retry);
         Ok((retry, spec.circuit_breaker_config.resolve(&self.defaults.breaker)?))
+    }
+
+    /// The operator's upper bounds on webhooks.
+    pub fn caps(&self) -> &Caps {
+        &self.defaults.settings.caps
+    }
+
+    /// The limits in force for a webhook: what it asks for, this server's defaults for the rest, and the caps.
+    pub fn effective_limits(&self, spec: &WebhookSpec) -> Result<EffectiveLimits, Invalid> {
+        Ok(EffectiveLimits {
+            max_in_flight: self.defaults.max_in_flight(spec),
+            rate_limit: self.defaults.rate_limit(spec),
+            retry: self.policies(spec)?.0,
+        })
     }
 
     /// What holds for a tenant, as far as it is known here.
@@ -294,6 +334,13 @@ impl Registry {
     /// The version of a tenant's webhooks and event types that is known.
     pub(crate) fn version(&self, tenant: &TenantId) -> Option<i64> {
         self.tenants.read().get(tenant).map(|config| config.read().version)
+    }
+
+    /// A tenant's webhooks that the operator manages, as far as they are known.
+    pub(crate) fn operator_webhooks(&self, tenant: &TenantId) -> HashSet<WebhookId> {
+        let Some(config) = self.tenants.read().get(tenant).cloned() else { return HashSet::new() };
+        let config = config.read();
+        config.hooks.values().filter(|hook| hook.is_operator_managed).map(|hook| hook.id).collect()
     }
 
     /// Every tenant that is known to exist.

@@ -17,6 +17,8 @@ use crate::{Engine, Inner, clock, registry::Hook};
 pub enum ReplayTo {
     /// Every webhook that the event was delivered to, or was to be.
     All,
+    /// The same without those that the operator manages.
+    AllTenantManaged,
     /// These.
     Webhooks(Vec<WebhookId>),
 }
@@ -85,7 +87,8 @@ impl Engine {
         let urgent = priority.unwrap_or(stored.event.priority);
         let lane = |hook: Option<&Hook>| lane(hook, &stored.event.event_type, urgent);
         let rounds = match to {
-            ReplayTo::All => self.former_rounds(&tenant, event, lane).await?,
+            ReplayTo::All => self.former_rounds(&tenant, event, false, lane).await?,
+            ReplayTo::AllTenantManaged => self.former_rounds(&tenant, event, true, lane).await?,
             ReplayTo::Webhooks(ids) => self.named_rounds(&tenant, event, ids, lane).await?,
         };
         let replayed = self.0.store.replay(tenant, event, rounds, priority, self.0.clock.now()).await?;
@@ -103,9 +106,10 @@ impl Engine {
         &self,
         tenant: &TenantId,
         event: EventId,
+        tenant_managed_only: bool,
         lane: impl Fn(Option<&Hook>) -> Lane,
     ) -> Result<Vec<NewRound>, StoreError> {
-        let filter = DeliveryFilter { event: Some(event), ..DeliveryFilter::default() };
+        let filter = DeliveryFilter { event: Some(event), tenant_managed_only, ..DeliveryFilter::default() };
         let page = PageRequest { after: None, offset: 0, limit: MOST };
         let former = self.0.store.list_deliveries(tenant.clone(), filter, page).await?.found;
         let mut webhooks: Vec<WebhookId> = former.into_iter().map(|delivery| delivery.webhook).collect();

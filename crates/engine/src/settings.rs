@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redrive_core::{
-    Role, breaker::BreakerPolicy, limiter::RateLimit, notice::fold::Folds, retention::Retention,
+    Role, breaker::BreakerPolicy, caps::Caps, limiter::RateLimit, notice::fold::Folds, retention::Retention,
     retry::RetryPolicy, tenant::DEFAULT_POOL,
 };
 
@@ -56,6 +56,8 @@ pub struct Settings {
     pub archive: bool,
     /// The retry policy of webhooks that do not say otherwise.
     pub retry: RetryPolicy,
+    /// The operator's upper bounds on webhooks.
+    pub caps: Caps,
     /// What requests call us.
     pub user_agent: String,
     /// The Redis that all nodes of a fleet share, if there is one.
@@ -118,6 +120,7 @@ impl Default for Settings {
             retention: Retention::default(),
             archive: false,
             retry: RetryPolicy::default(),
+            caps: Caps::default(),
             user_agent: concat!("Redrive/", env!("CARGO_PKG_VERSION")).into(),
             redis: None,
             tickets: None,

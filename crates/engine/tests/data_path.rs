@@ -154,6 +154,7 @@ async fn publish_leased(store: &Arc<dyn Store>, hook: &Webhook, epoch: redrive_s
         priority: Priority::Normal,
         metadata: None,
         trace: None,
+        hops: 0,
     };
     let id = DeliveryId::new(START, &clock::randomness());
     let (format, lane, birth) = (PayloadFormat::Envelope, FRESH, Birth::Leased);

@@ -24,6 +24,7 @@ use redrive_core::{
     retry::{RetryConfig, RetryPolicy},
     time::Span,
     traffic::{Ended, Grain, Range},
+    verification::RequireVerification,
     webhook::{UrlRules, Webhook, WebhookSpec, WebhookState},
 };
 use redrive_egress::Client;
@@ -67,8 +68,11 @@ async fn on_postgres() -> House {
 async fn house(store: Arc<dyn Store>, keep: Box<dyn Any>) -> House {
     let networks = AddressRules { allow: vec!["127.0.0.0/8".parse().unwrap()], deny: Vec::new() };
     let rules = ReachRules { networks, ..ReachRules::default() };
-    let egress =
-        Client::new(redrive_egress::Config { rules, ..redrive_egress::Config::new(clock::ticks) }).unwrap();
+    let egress = Client::new(redrive_egress::Config {
+        rules: rules.clone(),
+        ..redrive_egress::Config::new(clock::ticks)
+    })
+    .unwrap();
     let clock = Clock::manual(START);
     let mut metrics = Registry::default();
     let settings = Settings { node: "test".into(), ..Settings::default() };
@@ -76,8 +80,10 @@ async fn house(store: Arc<dyn Store>, keep: Box<dyn Any>) -> House {
     let keys = Keys::load(&*store, None).await.unwrap();
     let rules = Rules {
         role: Role::All,
-        urls: UrlRules { allow_http: true, reach: ReachRules::default() },
+        urls: UrlRules { allow_http: true, reach: rules.clone() },
         max_payload_bytes: 1000,
+        max_hops: 5,
+        require_verification: RequireVerification::default(),
         body_timeout: Duration::from_secs(1),
         api_rate: None,
         audit_retention: Duration::from_secs(3600),
@@ -138,6 +144,7 @@ impl House {
                 priority,
                 only: None,
                 trace: None,
+                hops: 0,
             };
             self.app.engine().publish(draft).await.unwrap();
         }

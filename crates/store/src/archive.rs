@@ -34,6 +34,7 @@ struct EventLine<'a> {
     sequence_number: i64,
     erased_at: Option<Time>,
     trace_id: Option<String>,
+    hops: u8,
     metadata: Option<Box<RawValue>>,
     data: Option<Box<RawValue>>,
 }
@@ -151,6 +152,7 @@ impl Packing {
             sequence_number: stored.sequence_number,
             erased_at: stored.erased_at,
             trace_id: event.trace.as_ref().map(|trace| trace.id.to_string()),
+            hops: event.hops,
             metadata: event.metadata.as_deref().map_or(Ok(None), one_line)?,
             data: one_line(&event.data)?,
         })

@@ -32,8 +32,16 @@ pub(crate) enum Role {
     Reader,
     /// For managing alone.
     Manager,
-    /// With the tenant's portal session.
+    /// With the tenant's portal session, which has the default capabilities.
     Portal,
+    /// With one that may only look.
+    PortalViewer,
+    /// With one that may only manage endpoints.
+    PortalEndpoints,
+    /// With one that may only send again.
+    PortalResend,
+    /// With one that may only handle secrets.
+    PortalSecrets,
     /// An admin who acts for the tenant.
     AdminForOwner,
 }
@@ -53,7 +61,7 @@ pub(crate) enum Due {
 
 impl Role {
     /// Whom the matrix has a column for.
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 16] = [
         Self::Stranger,
         Self::Malformed,
         Self::Revoked,
@@ -65,12 +73,39 @@ impl Role {
         Self::Reader,
         Self::Manager,
         Self::Portal,
+        Self::PortalViewer,
+        Self::PortalEndpoints,
+        Self::PortalResend,
+        Self::PortalSecrets,
         Self::AdminForOwner,
     ];
+
+    /// The capabilities of a portal session of the tenant; `None` for other callers.
+    fn capabilities(self) -> Option<&'static [&'static str]> {
+        Some(match self {
+            Self::Portal => &["view", "manage_endpoints", "resend", "secrets"],
+            Self::PortalViewer => &["view"],
+            Self::PortalEndpoints => &["manage_endpoints"],
+            Self::PortalResend => &["resend"],
+            Self::PortalSecrets => &["secrets"],
+            _ => return None,
+        })
+    }
 
     /// What this caller is to get from a route, which takes a tenant or does not.
     pub(crate) fn due(self, row: &Row, takes_tenant: bool) -> Due {
         let foreign = if row.names_an_object() { Due::Refused(404) } else { Due::Own };
+        if let Some(capabilities) = self.capabilities() {
+            let needed = match row.need {
+                Need::Public => return Due::Own,
+                Need::Admin | Need::Publish | Need::Operate => return Due::Refused(403),
+                Need::Read => return Due::Allowed,
+                Need::Endpoints => "manage_endpoints",
+                Need::Resend => "resend",
+                Need::Secrets => "secrets",
+            };
+            return if capabilities.contains(&needed) { Due::Allowed } else { Due::Refused(403) };
+        }
         match (self, row.need) {
             (Self::AdminForOther | Self::AdminForOwner, Need::Public) => Due::NotAsked,
             (_, Need::Public) => Due::Own,
@@ -80,13 +115,14 @@ impl Role {
             (Self::AdminForOther, _) if takes_tenant => foreign,
             (Self::AdminForOther, _) => Due::NotAsked,
             (_, Need::Admin) => Due::Refused(403),
-            (Self::OtherPortal | Self::Portal, Need::Publish | Need::Operate) => Due::Refused(403),
+            (Self::OtherPortal, Need::Publish | Need::Operate) => Due::Refused(403),
             (Self::OtherTenant | Self::OtherPortal, _) => foreign,
             (Self::Publisher, Need::Publish)
             | (Self::Reader, Need::Read)
-            | (Self::Manager, Need::Operate)
-            | (Self::Manager | Self::Portal, Need::Read | Need::Manage) => Due::Allowed,
-            (Self::Publisher | Self::Reader | Self::Manager, _) => Due::Refused(403),
+            | (Self::Manager, Need::Read | Need::Operate | Need::Endpoints | Need::Resend | Need::Secrets) => {
+                Due::Allowed
+            }
+            _ => Due::Refused(403),
         }
     }
 
@@ -127,8 +163,12 @@ async fn authorizations(world: &World, role: Role) -> Vec<Option<String>> {
         Role::Manager => scoped(ACME, json!(["manage"])).await,
         Role::AdminForOther | Role::AdminForOwner => vec![Some(bearer(world.redrive.key()))],
         Role::Expired => vec![Some(bearer(&expired(world).await))],
-        Role::OtherPortal => vec![Some(bearer(&portal_token(world, GLOBEX).await))],
-        Role::Portal => vec![Some(bearer(&portal_token(world, ACME).await))],
+        Role::OtherPortal => vec![Some(bearer(&portal_token(world, GLOBEX, None).await))],
+        // The default capabilities are those of a session for which none are named.
+        Role::Portal => vec![Some(bearer(&portal_token(world, ACME, None).await))],
+        Role::PortalViewer | Role::PortalEndpoints | Role::PortalResend | Role::PortalSecrets => {
+            vec![Some(bearer(&portal_token(world, ACME, role.capabilities()).await))]
+        }
     }
 }
 
@@ -189,7 +229,8 @@ async fn clock(world: &World) -> i64 {
 }
 
 /// What a browser in a tenant's portal sends.
-async fn portal_token(world: &World, tenant: &str) -> String {
-    let session = world.admin.post("/v1/portal-sessions", json!({"tenant_id": tenant})).await.expect(201);
+async fn portal_token(world: &World, tenant: &str, capabilities: Option<&[&str]>) -> String {
+    let session = json!({"tenant_id": tenant, "capabilities": capabilities});
+    let session = world.admin.post("/v1/portal-sessions", session).await.expect(201);
     text(&session["token"]).to_owned()
 }

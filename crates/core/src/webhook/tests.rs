@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::{address::AddressRules, reach::OwnHost};
 
 fn https() -> UrlRules {
     UrlRules::default()
@@ -14,7 +15,7 @@ fn http() -> UrlRules {
 
 #[test]
 fn urls_are_checked() {
-    for good in ["https://example.com", "https://example.com:8443/a/b?c=d%20e", "https://[2001:db8::1]/x"] {
+    for good in ["https://example.com", "https://example.com:8443/a/b?c=d%20e", "https://[2606:4700::1]/x"] {
         assert_eq!(validate_url(good, &https()), Ok(()), "{good}");
     }
     for bad in [
@@ -39,7 +40,7 @@ fn urls_are_checked() {
         assert!(validate_url(bad, &https()).is_err(), "{bad:?}");
     }
     assert!(validate_url(&format!("https://example.com/{}", "x".repeat(2048)), &https()).is_err());
-    assert_eq!(validate_url("http://127.0.0.1:9000/hook", &http()), Ok(()));
+    assert_eq!(validate_url("http://93.184.215.14:9000/hook", &http()), Ok(()));
     assert_eq!(validate_url("https://example.com/a@b", &https()), Ok(()));
 }
 
@@ -62,8 +63,86 @@ fn urls_that_could_never_be_called_are_refused_in_words_that_tell_little() {
     let hosts = ["inside.example.com", "INSIDE.example.com.", "example.org", "1.1.1.1", "[2606::1]"];
     let words = hosts.map(|host| said(&format!("https://{host}/"), &rules).unwrap_err());
     assert!(words.iter().all(|word| *word == words[0]), "{words:?}");
-    let inside = UrlRules::default();
-    assert_eq!(said("https://10.0.0.1/", &inside), Ok(()), "addresses are judged when connecting");
+    let denied = ReachRules {
+        networks: AddressRules { allow: Vec::new(), deny: vec!["93.184.0.0/16".parse().unwrap()] },
+        ..ReachRules::default()
+    };
+    let denied = said("https://93.184.215.14/", &UrlRules { reach: denied, ..https() }).unwrap_err();
+    assert_eq!(denied, words[0], "the operator's own networks are not shown");
+}
+
+#[test]
+fn url_with_literal_private_address_is_refused_with_the_reason() {
+    let said = |url: &str| validate_url(url, &https()).unwrap_err().message;
+    for (host, range) in [
+        ("127.0.0.1", "loopback"),
+        ("0x7f.1", "loopback"),
+        ("2130706433", "loopback"),
+        ("0177.0.0.1", "loopback"),
+        ("127.1", "loopback"),
+        ("127.0.0.1.", "loopback"),
+        ("%31%32%37.0.0.1", "loopback"),
+        ("[::1]", "loopback"),
+        ("[::ffff:127.0.0.1]", "loopback"),
+        ("10.0.0.1", "private"),
+        ("169.254.169.254", "cloud metadata"),
+        ("[fd00::1]", "unique local"),
+        ("[64:ff9b::10.0.0.1]", "NAT64"),
+    ] {
+        let message = said(&format!("https://{host}/x"));
+        assert!(message.contains(&format!("({range})")), "{host}: {message}");
+    }
+    for host in ["localhost", "LocalHost.", "db.localhost"] {
+        assert!(said(&format!("https://{host}/")).contains("localhost"), "{host}");
+    }
+    assert_eq!(validate_url("https://93.184.215.14/", &https()), Ok(()));
+    let loopback = AddressRules { allow: vec!["127.0.0.0/8".parse().unwrap()], deny: Vec::new() };
+    let dev =
+        UrlRules { allow_http: true, reach: ReachRules { networks: loopback, ..ReachRules::default() } };
+    for host in ["127.0.0.1:9000", "localhost:9000"] {
+        assert_eq!(validate_url(&format!("http://{host}/"), &dev), Ok(()), "{host}");
+    }
+}
+
+#[test]
+fn url_of_own_public_host_is_refused() {
+    let own_host = OwnHost::from_url("https://hooks.example.com/redrive");
+    let rules = UrlRules { reach: ReachRules { own_host, ..ReachRules::default() }, ..https() };
+    let message = validate_url("https://HOOKS.example.com.:8443/v1/events", &rules).unwrap_err().message;
+    assert!(message.contains("this Redrive installation"), "{message}");
+    assert_eq!(validate_url("https://example.com/", &rules), Ok(()));
+}
+
+#[test]
+fn credentials_are_missing_where_the_origin_changes_and_they_were_not_supplied() {
+    let with = |url: &str| WebhookSpec {
+        url: url.to_owned(),
+        headers: BTreeMap::from([("x-api-key".to_owned(), Hidden::new("k"))]),
+        auth: Some(EndpointAuth::Bearer { token: Hidden::new("t") }),
+        ..WebhookSpec::default()
+    };
+    let old = with("https://example.com/a");
+    let nothing = SuppliedCredentials::default();
+    for same in ["https://example.com/b?c", "https://EXAMPLE.com:443/a", "https://example.com"] {
+        assert_eq!(with(same).missing_credentials(&old, &nothing), [""; 0], "{same}");
+    }
+    let others = [
+        "http://example.com/a",
+        "https://example.com:8443/a",
+        "https://evil.example/a",
+        "https://a.example.com/a",
+        "https://example.com./a",
+        "no url",
+    ];
+    for other in others {
+        assert_eq!(with(other).missing_credentials(&old, &nothing), ["headers.x-api-key", "auth"], "{other}");
+        let headers = SuppliedCredentials { headers: ["x-api-key".to_owned()].into(), auth: false };
+        assert_eq!(with(other).missing_credentials(&old, &headers), ["auth"], "{other}");
+        let all = SuppliedCredentials { auth: true, ..headers };
+        assert_eq!(with(other).missing_credentials(&old, &all), [""; 0], "{other}");
+        let bare = WebhookSpec { url: other.to_owned(), ..WebhookSpec::default() };
+        assert_eq!(bare.missing_credentials(&old, &nothing), [""; 0], "removed, so nothing is sent");
+    }
 }
 
 #[test]
@@ -71,9 +150,17 @@ fn headers_that_matter_cannot_be_overridden() {
     let refused = |name: &str, value: &str| {
         validate_headers(&BTreeMap::from([(name.to_owned(), Hidden::new(value))])).is_err()
     };
-    for name in
-        ["Host", "webhook-id", "Webhook-Signature", "X-Webhook-Event", "Content-Length", "a b", "", "x:y"]
-    {
+    for name in [
+        "Host",
+        "webhook-id",
+        "Webhook-Signature",
+        "X-Webhook-Event",
+        "Redrive-Hops",
+        "Content-Length",
+        "a b",
+        "",
+        "x:y",
+    ] {
         assert!(refused(name, "v"), "{name}");
     }
     for value in ["a\r\nb: c", "a\nb", "a\0b", &"x".repeat(4097)] {

@@ -36,6 +36,7 @@ fn ready(lane: u8, n: u8) -> Ready {
         priority: Priority::Normal,
         metadata: None,
         trace: None,
+        hops: 0,
     };
     Ready {
         id: DeliveryId::new(at, &[n; 10]),

@@ -101,6 +101,7 @@ pub(crate) fn draft(n: usize) -> Draft {
         priority: Priority::Normal,
         only: None,
         trace: None,
+        hops: 0,
     }
 }
 

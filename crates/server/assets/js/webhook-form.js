@@ -245,8 +245,11 @@ form.addEventListener("submit", async (event) => {
 /** Shows the secret of a new webhook this once, and has it tried. */
 function made(webhook) {
   const box = document.getElementById("made");
-  box.querySelector("[data-secret]").textContent = webhook.secret;
-  box.querySelector("[data-copy]").dataset.copy = webhook.secret;
+  // Portal sessions without the capability `secrets` are not shown it.
+  if (webhook.secret) {
+    box.querySelector("[data-secret]").textContent = webhook.secret;
+    box.querySelector("[data-copy]").dataset.copy = webhook.secret;
+  }
   box.querySelector("[data-link]").href = `${base}/${webhook.id}`;
   const send = box.querySelector("[data-send-test]");
   send.hidden = webhook.state !== "active";

@@ -136,7 +136,7 @@ async fn create(
     let Some(name) = input.name.clone() else {
         return Err(Invalid::new("name", "is missing; say which type, such as order.created").into());
     };
-    let made = app.create_event_type(&by, tenant, name, |made| input.apply_to(made)).await?;
+    let made = app.create_event_type(&by, tenant.id, name, |made| input.apply_to(made)).await?;
     Ok((StatusCode::CREATED, axum::Json(EventTypeView::from(made))).into_response())
 }
 
@@ -180,7 +180,7 @@ async fn list(
 ) -> Result<axum::Json<Page<EventTypeView>>, Problem> {
     let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
     let paging = query.paging();
-    let listed = app.list_event_types(tenant, query.archived, paging.request()?).await?;
+    let listed = app.list_event_types(tenant.id, query.archived, paging.request()?).await?;
     Ok(axum::Json(paging.page(listed, |one| one.name.clone(), EventTypeView::from)))
 }
 
@@ -196,7 +196,7 @@ async fn get(
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<EventTypeView>, Problem> {
     let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
-    Ok(axum::Json(app.event_type(tenant, name).await?.into()))
+    Ok(axum::Json(app.event_type(tenant.id, name).await?.into()))
 }
 
 /// Change an event type
@@ -219,7 +219,7 @@ async fn patch(
     if input.name.as_ref().is_some_and(|given| *given != name) {
         return Err(Invalid::new("name", "is never changed; register another event type instead").into());
     }
-    let changed = app.change_event_type(&by, tenant, name, |one| input.apply_to(one)).await?;
+    let changed = app.change_event_type(&by, tenant.id, name, |one| input.apply_to(one)).await?;
     Ok(axum::Json(changed.into()))
 }
 
@@ -256,6 +256,6 @@ async fn delete(
     Query(query): Query<TenantQuery>,
 ) -> Result<StatusCode, Problem> {
     let tenant = app.acts_for(&by, query.tenant_id.as_deref()).await?;
-    app.delete_event_type(&by, tenant, name).await?;
+    app.delete_event_type(&by, tenant.id, name).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -19,7 +19,7 @@ use serde::{
 
 use super::{AppState, problem::Problem};
 use crate::{
-    app::{Actor, App, AppError, Caller, Scope, session::is_token_of},
+    app::{Actor, App, AppError, Caller, Capability, Scope, session::is_token_of},
     http::{ClientAddr, cookie},
 };
 
@@ -37,8 +37,12 @@ pub(crate) trait Needs: Send {
 pub(super) struct Publishes;
 /// Looking at a tenant's things.
 pub(super) struct Reads;
-/// Changing a tenant's things.
-pub(crate) struct Manages;
+/// Creating and changing webhooks, and what belongs to them.
+pub(crate) struct ManagesEndpoints;
+/// Sending again, or no more.
+pub(super) struct Resends;
+/// Rotating signing secrets.
+pub(super) struct RotatesSecrets;
 /// Changing what those who publish rely on: everything of a tenant, but not by a customer's session.
 pub(super) struct Operates;
 /// Everything, for any tenant.
@@ -56,9 +60,24 @@ impl Needs for Reads {
     }
 }
 
-impl Needs for Manages {
+impl Needs for ManagesEndpoints {
     fn check(caller: &Caller) -> Result<(), AppError> {
-        caller.must_have(Scope::Manage)
+        caller.must_have(Scope::Manage)?;
+        caller.must_be_capable(Capability::ManageEndpoints)
+    }
+}
+
+impl Needs for Resends {
+    fn check(caller: &Caller) -> Result<(), AppError> {
+        caller.must_have(Scope::Manage)?;
+        caller.must_be_capable(Capability::Resend)
+    }
+}
+
+impl Needs for RotatesSecrets {
+    fn check(caller: &Caller) -> Result<(), AppError> {
+        caller.must_have(Scope::Manage)?;
+        caller.must_be_capable(Capability::Secrets)
     }
 }
 

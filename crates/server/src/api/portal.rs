@@ -20,7 +20,10 @@ use super::{
     tenants::{key_id, named},
 };
 use crate::{
-    app::portal::{self, USUAL},
+    app::{
+        Capability,
+        portal::{self, USUAL},
+    },
     http::BaseUrl,
 };
 
@@ -43,6 +46,10 @@ pub(super) struct SessionCreate {
     #[serde(default)]
     #[schema(minimum = 1, maximum = 86400)]
     expires_in: Option<u32>,
+    /// What the session may do beside looking; all but `limits` if left out.
+    #[serde(default)]
+    #[schema(max_items = 5)]
+    capabilities: Option<Vec<Capability>>,
 }
 
 /// A session.
@@ -60,6 +67,8 @@ pub(super) struct SessionView {
     /// it reaches no log.
     #[schema(example = "https://hooks.example.com/portal#rdp_9279643b…")]
     url: String,
+    /// What it may do.
+    capabilities: Vec<Capability>,
     /// When it ends.
     #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Option<Time>,
@@ -67,8 +76,8 @@ pub(super) struct SessionView {
 
 /// Open a session for a tenant
 ///
-/// With its token the tenant's webhooks and deliveries can be seen and changed, and nothing else. It lasts a day at
-/// the most. `url` opens the portal with it: a link to hand to somebody.
+/// With its token the tenant's webhooks and deliveries can be seen, and changed as its capabilities say. Webhooks that
+/// are managed by the operator do not exist for it. It lasts a day at the most. `url` opens the portal with it: a link to hand to somebody.
 #[utoipa::path(
     post, path = "/v1/portal-sessions", tag = "tenants", request_body = SessionCreate,
     responses((status = 201, description = "`token` and `url` are shown this once", body = SessionView), ChangeProblems),
@@ -82,9 +91,18 @@ async fn create(
     let tenant = named(&app, &input.tenant_id).await?;
     let lasts = input.expires_in.map_or(USUAL, |seconds| Duration::from_secs(seconds.into()));
     let base = app.base_url(reached)?;
-    let (key, token) = app.open_portal(&by, tenant, input.name, lasts).await?;
+    let capabilities = input.capabilities.unwrap_or_else(|| Capability::DEFAULT.to_vec());
+    let (key, token) = app.open_portal(&by, tenant, input.name, lasts, &capabilities).await?;
     let url = portal::link(&base, &token);
-    let view = SessionView { id: key.id, tenant_id: key.tenant, token, url, expires_at: key.expires_at };
+    let capabilities = Capability::from_bits(key.scopes);
+    let view = SessionView {
+        id: key.id,
+        tenant_id: key.tenant,
+        token,
+        url,
+        capabilities,
+        expires_at: key.expires_at,
+    };
     Ok((StatusCode::CREATED, axum::Json(view)).into_response())
 }
 
@@ -102,6 +120,6 @@ async fn end(
     Query(query): Query<TenantQuery>,
 ) -> Result<StatusCode, Problem> {
     let tenant = app.acts_for(&by, query.tenant_id.as_deref()).await?;
-    app.close_portal(&by, tenant, key_id(&id)?).await?;
+    app.close_portal(&by, tenant.id, key_id(&id)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -16,7 +16,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{
     AppState,
     events::TenantQuery,
-    extract::{Administers, Json, Manages, May, Query, Reads, nullable},
+    extract::{Administers, Json, ManagesEndpoints, May, Query, Reads, nullable},
     page::{Cursor, Page, Paging},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
@@ -152,8 +152,8 @@ async fn get(
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<PreferencesView>, Problem> {
     let tenant = app.acts_for(&by, query.tenant_id.as_deref()).await?;
-    let notifications = app.notifications(tenant.clone()).await?;
-    Ok(axum::Json(PreferencesView::of(&app, tenant, notifications).await?))
+    let notifications = app.notifications(tenant.id.clone()).await?;
+    Ok(axum::Json(PreferencesView::of(&app, tenant.id, notifications).await?))
 }
 
 /// Change what owners are told
@@ -167,13 +167,13 @@ async fn get(
 )]
 async fn patch(
     State(app): State<AppState>,
-    May(by, _): May<Manages>,
+    May(by, _): May<ManagesEndpoints>,
     Query(query): Query<TenantQuery>,
     Json(input): Json<NotificationsChange>,
 ) -> Result<axum::Json<PreferencesView>, Problem> {
     let tenant = app.acts_for(&by, query.tenant_id.as_deref()).await?;
-    let changed = app.change_notifications(&by, tenant.clone(), |now| input.apply_to(now)).await;
-    Ok(axum::Json(PreferencesView::of(&app, tenant, changed.map_err(unprefixed)?).await?))
+    let changed = app.change_notifications(&by, tenant.id.clone(), |now| input.apply_to(now)).await;
+    Ok(axum::Json(PreferencesView::of(&app, tenant.id, changed.map_err(unprefixed)?).await?))
 }
 
 /// Fields here are not those of a tenant, but of its notifications alone.
@@ -230,7 +230,7 @@ async fn list_unsubscribed(
     Query(paging): Query<Paging>,
 ) -> Result<axum::Json<Page<UnsubscribedView>>, Problem> {
     let tenant = app.acts_for(&by, paging.tenant_id.as_deref()).await?;
-    let found = app.list_unsubscribed(tenant, paging.request()?).await?;
+    let found = app.list_unsubscribed(tenant.id, paging.request()?).await?;
     Ok(axum::Json(paging.page(found, Unsubscribed::cursor, UnsubscribedView::from)))
 }
 
@@ -256,12 +256,12 @@ pub(super) struct AddressInput {
 )]
 async fn resend_confirmation(
     State(app): State<AppState>,
-    May(by, _): May<Manages>,
+    May(by, _): May<ManagesEndpoints>,
     Json(input): Json<AddressInput>,
 ) -> Result<axum::Json<AddressView>, Problem> {
     let tenant = app.acts_for(&by, input.tenant_id.as_deref()).await?;
     check_email("email", &input.email)?;
-    Ok(axum::Json(app.resend_confirmation(&by, tenant, &input.email).await?.into()))
+    Ok(axum::Json(app.resend_confirmation(&by, tenant.id, &input.email).await?.into()))
 }
 
 /// Mark an address as confirmed
@@ -278,5 +278,5 @@ async fn confirm(
 ) -> Result<axum::Json<AddressView>, Problem> {
     let tenant = app.acts_for(&by, input.tenant_id.as_deref()).await?;
     check_email("email", &input.email)?;
-    Ok(axum::Json(app.confirm_as_operator(&by, tenant, &input.email).await?.into()))
+    Ok(axum::Json(app.confirm_as_operator(&by, tenant.id, &input.email).await?.into()))
 }

@@ -143,6 +143,13 @@ impl From<AppError> for Problem {
             AppError::Unfit { code, field, .. } => {
                 Self::new(StatusCode::BAD_REQUEST, code, detail).field(field)
             }
+            AppError::Unprocessable { code, field, .. } => {
+                let problem = Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail);
+                match field {
+                    Some(field) => problem.field(field),
+                    None => problem,
+                }
+            }
             AppError::NotFound(_) => Self::new(StatusCode::NOT_FOUND, "not_found", detail),
             AppError::Conflict { code, .. } => Self::new(StatusCode::CONFLICT, code, detail),
             AppError::TooLarge(_) => {
@@ -203,7 +210,7 @@ impl IntoResponses for ReadProblems {
 
 impl IntoResponses for ChangeProblems {
     fn responses() -> BTreeMap<String, RefOr<Documented>> {
-        documented(&[400, 401, 403, 404, 408, 409, 413, 415, 429, 500, 503])
+        documented(&[400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 503])
     }
 }
 

@@ -414,6 +414,7 @@ async fn made_key(
         tenant,
         name: input.name,
         scopes: input.scopes.unwrap_or(Scope::ALL.to_vec()),
+        capabilities: Vec::new(),
         session: false,
         networks: networks(input.allowed_networks)?,
         expires_at: input.expires_at,

@@ -2,11 +2,11 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use redrive_core::{DeliveryId, EventId, TenantId, Time};
+use redrive_core::{DeliveryId, EventId, Time};
 use redrive_store::{Delivery, DeliveryCursor, DeliveryFilter, PageRequest, StoredAttempt};
 
 pub use super::blocked::Blocked;
-use super::{App, AppError, blocked::blocked};
+use super::{App, AppError, TenantView, blocked::blocked};
 
 /// Open periods that are looked at for one delivery: the newest.
 const PERIODS: usize = 100;
@@ -33,20 +33,22 @@ pub struct History {
 
 impl App {
     /// The history of one delivery.
-    pub async fn history(&self, tenant: TenantId, id: DeliveryId) -> Result<History, AppError> {
-        let attempts = self.store().attempts(tenant.clone(), id).await?;
+    pub async fn history(&self, tenant: impl Into<TenantView>, id: DeliveryId) -> Result<History, AppError> {
+        let view = tenant.into();
+        let delivery = self.delivery(&view, id).await?.delivery;
+        let attempts = self.store().attempts(view.id, id).await?;
         let attempts = attempts.ok_or(AppError::NotFound("delivery"))?;
-        let delivery = self.delivery(tenant, id).await?.delivery;
         self.with_blocked(delivery, attempts).await
     }
 
     /// The histories of all deliveries of an event, the oldest delivery first.
     pub async fn histories_of_event(
         &self,
-        tenant: TenantId,
+        tenant: impl Into<TenantView>,
         event: EventId,
     ) -> Result<Vec<History>, AppError> {
-        let attempts = self.store().attempts_of_event(tenant.clone(), event).await?;
+        let tenant = tenant.into();
+        let attempts = self.store().attempts_of_event(tenant.id.clone(), event).await?;
         let mut by_delivery: HashMap<DeliveryId, Vec<StoredAttempt>> = HashMap::new();
         for attempt in attempts.ok_or(AppError::NotFound("event"))? {
             by_delivery.entry(attempt.delivery).or_default().push(attempt);
@@ -60,13 +62,17 @@ impl App {
         Ok(histories)
     }
 
-    async fn deliveries_of_event(&self, tenant: TenantId, event: EventId) -> Result<Vec<Delivery>, AppError> {
-        let filter = DeliveryFilter { event: Some(event), ..DeliveryFilter::default() };
+    async fn deliveries_of_event(
+        &self,
+        tenant: TenantView,
+        event: EventId,
+    ) -> Result<Vec<Delivery>, AppError> {
+        let filter = tenant.restrict(DeliveryFilter { event: Some(event), ..DeliveryFilter::default() });
         let mut deliveries: Vec<Delivery> = Vec::new();
         loop {
             let after = deliveries.last().map(|last| DeliveryCursor { event: last.event, delivery: last.id });
             let page = PageRequest { after, offset: 0, limit: STEP };
-            let found = self.store().list_deliveries(tenant.clone(), filter.clone(), page).await?.found;
+            let found = self.store().list_deliveries(tenant.id.clone(), filter.clone(), page).await?.found;
             let is_last = found.len() < STEP as usize;
             deliveries.extend(found);
             if is_last {

@@ -3,7 +3,7 @@
 use redrive_core::{KeyId, TenantId, Time};
 use redrive_store::ApiKey;
 
-use super::AppError;
+use super::{AppError, TenantView};
 
 /// What a key may be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
@@ -46,6 +46,61 @@ impl Scope {
     /// Scopes as they were stored.
     pub fn from_bits(bits: u32) -> Vec<Self> {
         Self::ALL.into_iter().filter(|scope| bits & scope.bit() != 0).collect()
+    }
+}
+
+/// What a portal session may do beside looking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Capability {
+    /// Look at the tenant's webhooks, events and deliveries. Every session has it.
+    View,
+    /// Create, change, test, pause and delete webhooks, and change notification preferences.
+    ManageEndpoints,
+    /// Retry, replay, cancel and purge deliveries, singly and in bulk.
+    Resend,
+    /// See the signing secret of a webhook that it creates, choose it, and rotate it.
+    Secrets,
+    /// Change limits and retry settings of webhooks, within the server's defaults.
+    Limits,
+}
+
+impl Capability {
+    /// Every capability.
+    pub const ALL: [Self; 5] = [Self::View, Self::ManageEndpoints, Self::Resend, Self::Secrets, Self::Limits];
+    /// Those of a session for which none are named.
+    pub const DEFAULT: [Self; 4] = [Self::View, Self::ManageEndpoints, Self::Resend, Self::Secrets];
+
+    /// Stored with the key's scopes, whose bits are below 256.
+    fn bit(self) -> u32 {
+        match self {
+            Self::View => 1 << 8,
+            Self::ManageEndpoints => 1 << 9,
+            Self::Resend => 1 << 10,
+            Self::Secrets => 1 << 11,
+            Self::Limits => 1 << 12,
+        }
+    }
+
+    /// The name used everywhere.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::View => "view",
+            Self::ManageEndpoints => "manage_endpoints",
+            Self::Resend => "resend",
+            Self::Secrets => "secrets",
+            Self::Limits => "limits",
+        }
+    }
+
+    /// Capabilities as they are stored. `view` is always among them.
+    pub fn to_bits(capabilities: &[Self]) -> u32 {
+        capabilities.iter().fold(Self::View.bit(), |bits, capability| bits | capability.bit())
+    }
+
+    /// Capabilities as they were stored.
+    pub fn from_bits(bits: u32) -> Vec<Self> {
+        Self::ALL.into_iter().filter(|capability| bits & capability.bit() != 0).collect()
     }
 }
 
@@ -120,6 +175,30 @@ impl Caller {
         Err(AppError::Forbidden(format!("this key lacks the scope \"{}\"", scope.name())))
     }
 
+    /// Whether it is no portal session, or one with this capability.
+    pub fn is_capable(&self, capability: Capability) -> bool {
+        match &self.role {
+            Role::Tenant { scopes, .. } if self.session => scopes & capability.bit() != 0,
+            Role::Admin | Role::Tenant { .. } => true,
+        }
+    }
+
+    /// Refuses a portal session without this capability.
+    pub fn must_be_capable(&self, capability: Capability) -> Result<(), AppError> {
+        match self.is_capable(capability) {
+            true => Ok(()),
+            false => {
+                let name = capability.name();
+                Err(AppError::Forbidden(format!("this portal session lacks the capability \"{name}\"")))
+            }
+        }
+    }
+
+    /// A tenant's things as this caller sees them.
+    pub fn view_of(&self, tenant: TenantId) -> TenantView {
+        TenantView { id: tenant, tenant_managed_only: self.session }
+    }
+
     /// Refuses the customers of whoever publishes.
     pub fn must_not_be_session(&self) -> Result<(), AppError> {
         match self.session {
@@ -155,6 +234,25 @@ mod tests {
         assert!(may(&[Scope::Manage], Scope::Read), "whoever changes things sees them");
         assert!(!may(&[Scope::Manage], Scope::Publish));
         assert_eq!(Scope::from_bits(Scope::to_bits(&Scope::ALL)), Scope::ALL);
+    }
+
+    #[test]
+    fn capabilities_are_kept_apart_and_bind_sessions_alone() {
+        let session = |capabilities: &[Capability]| {
+            let scopes = Scope::to_bits(&[Scope::Read]) | Capability::to_bits(capabilities);
+            let role = Role::Tenant { tenant: TenantId::default(), scopes };
+            Caller { key: None, name: "test".into(), role, session: true, expires_at: None }
+        };
+        for given in Capability::ALL {
+            for asked in Capability::ALL {
+                let expected = given == asked || asked == Capability::View;
+                assert_eq!(session(&[given]).is_capable(asked), expected, "{given:?} {asked:?}");
+                assert!(key(&[]).is_capable(asked) && Caller::configured_admin().is_capable(asked));
+            }
+        }
+        assert_eq!(Capability::from_bits(Capability::to_bits(&Capability::ALL)), Capability::ALL);
+        assert_eq!(Scope::from_bits(Capability::to_bits(&Capability::ALL)), []);
+        assert!(!Capability::DEFAULT.contains(&Capability::Limits));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redrive_core::{
-    Invalid, TenantId, Time, WebhookId,
+    Invalid, Time, WebhookId,
     breaker::{CircuitState, CircuitView},
 };
 use redrive_engine::CircuitAction;
@@ -12,7 +12,7 @@ use redrive_store::Period;
 use serde_json::json;
 
 use super::{
-    Actor, App, AppError,
+    Actor, App, AppError, TenantView,
     audit::{Deed, Traces},
 };
 
@@ -38,11 +38,13 @@ impl App {
     pub async fn act_on_circuit(
         &self,
         by: &Actor,
-        tenant: TenantId,
+        tenant: impl Into<TenantView>,
         id: WebhookId,
         action: impl FnOnce(Time) -> Result<CircuitAction, Invalid>,
     ) -> Result<CircuitSeen, AppError> {
-        self.webhook(tenant.clone(), id).await?;
+        let view = tenant.into();
+        self.webhook(&view, id).await?;
+        let tenant = view.id;
         let action = action(self.engine.clock().now())?;
         let deed = Deed { action: "webhook.circuit", tenant: Some(&tenant), object: Some(id.to_string()) };
         let after = Some(json!({"action": format!("{action:?}")}));

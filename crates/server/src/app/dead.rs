@@ -2,10 +2,10 @@
 
 use std::{collections::HashMap, hash::Hash, time::Duration};
 
-use redrive_core::{FailureCategory, TenantId, WebhookId, recovery::Recovery};
+use redrive_core::{FailureCategory, WebhookId, recovery::Recovery};
 use redrive_store::{DeadGroup, DeliveryFilter, Ended};
 
-use super::{App, AppError};
+use super::{App, AppError, TenantView};
 
 /// Dead letters that are looked at for one count. More would take longer than somebody who looks should wait.
 const MOST: usize = 50_000;
@@ -57,7 +57,13 @@ fn tally<K: Eq + Hash + Ord + Clone>(groups: &[DeadGroup], key: impl Fn(&DeadGro
 
 impl App {
     /// Counts a tenant's dead letters.
-    pub async fn dead_stats(&self, tenant: TenantId, filter: DeliveryFilter) -> Result<DeadStats, AppError> {
+    pub async fn dead_stats(
+        &self,
+        tenant: impl Into<TenantView>,
+        filter: DeliveryFilter,
+    ) -> Result<DeadStats, AppError> {
+        let view = tenant.into();
+        let (filter, tenant) = (view.restrict(filter), view.id);
         let now = self.engine.clock().now();
         let bounds = [now.back(HOUR), now.back(DAY)];
         let counted = self.store().count_dead(tenant.clone(), filter, bounds, MOST).await?;

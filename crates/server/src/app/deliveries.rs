@@ -9,7 +9,7 @@ use redrive_store::{
 use serde_json::json;
 
 use super::{
-    Actor, App, AppError,
+    Actor, App, AppError, TenantView,
     audit::{Deed, Traces},
     error::PAYLOAD_ERASED,
 };
@@ -27,18 +27,33 @@ pub struct Seen {
 
 impl App {
     /// One delivery.
-    pub async fn delivery(&self, tenant: TenantId, id: DeliveryId) -> Result<Seen, AppError> {
-        let found = self.store().delivery(tenant, id).await?;
-        self.see(found.ok_or(AppError::NotFound("delivery"))?).await
+    pub async fn delivery(&self, tenant: impl Into<TenantView>, id: DeliveryId) -> Result<Seen, AppError> {
+        let delivery = self.visible_delivery(&tenant.into(), id).await?;
+        self.see(delivery).await
+    }
+
+    /// A delivery as it is stored. One to a webhook that the caller does not see is not there.
+    async fn visible_delivery(&self, view: &TenantView, id: DeliveryId) -> Result<Delivery, AppError> {
+        let missing = || AppError::NotFound("delivery");
+        let found = self.store().delivery(view.id.clone(), id).await?.ok_or_else(missing)?;
+        if view.tenant_managed_only {
+            self.had_webhook(view, found.webhook).await.map_err(|error| match error {
+                AppError::NotFound(_) => missing(),
+                error => error,
+            })?;
+        }
+        Ok(found)
     }
 
     /// Deliveries, newest event first.
     pub async fn list_deliveries(
         &self,
-        tenant: TenantId,
+        tenant: impl Into<TenantView>,
         filter: DeliveryFilter,
         page: PageRequest<DeliveryCursor>,
     ) -> Result<Listed<Seen, DeliveryCursor>, AppError> {
+        let view = tenant.into();
+        let (tenant, filter) = (view.id.clone(), view.restrict(filter));
         if filter.status == Some(StatusFilter::Is(DeliveryStatus::InFlight)) {
             return self.list_in_flight(tenant, filter, page).await;
         }
@@ -78,11 +93,13 @@ impl App {
     /// Dead deliveries that were not redriven.
     pub async fn list_dead(
         &self,
-        tenant: TenantId,
+        tenant: impl Into<TenantView>,
         filter: DeliveryFilter,
         page: PageRequest<DeliveryCursor>,
     ) -> Result<Listed<Seen, DeliveryCursor>, AppError> {
-        let Listed { found, stopped } = self.store().list_dead(tenant, filter, page).await?;
+        let view = tenant.into();
+        let filter = view.restrict(filter);
+        let Listed { found, stopped } = self.store().list_dead(view.id, filter, page).await?;
         Ok(Listed { found: self.see_all(found).await?, stopped })
     }
 
@@ -90,11 +107,13 @@ impl App {
     pub async fn retry(
         &self,
         by: &Actor,
-        tenant: TenantId,
+        tenant: impl Into<TenantView>,
         id: DeliveryId,
         priority: Option<Priority>,
     ) -> Result<Seen, AppError> {
-        let seen = self.store().delivery(tenant.clone(), id).await?.ok_or(AppError::NotFound("delivery"))?;
+        let view = tenant.into();
+        let seen = self.visible_delivery(&view, id).await?;
+        let tenant = view.id;
         if seen.status.is_final() && seen.redriven_as.is_none() {
             self.must_get_events(&tenant, seen.webhook).await?;
         }
@@ -122,8 +141,15 @@ impl App {
     }
 
     /// Calls a delivery off.
-    pub async fn cancel(&self, by: &Actor, tenant: TenantId, id: DeliveryId) -> Result<(), AppError> {
-        let seen = self.delivery(tenant.clone(), id).await?;
+    pub async fn cancel(
+        &self,
+        by: &Actor,
+        tenant: impl Into<TenantView>,
+        id: DeliveryId,
+    ) -> Result<(), AppError> {
+        let view = tenant.into();
+        let seen = self.delivery(&view, id).await?;
+        let tenant = view.id;
         let owner = tenant.clone();
         let deed = Deed { action: "delivery.cancel", tenant: Some(&owner), object: Some(id.to_string()) };
         self.audited(by, deed, async {

@@ -29,6 +29,16 @@ pub enum AppError {
         /// What to do, for people.
         detail: String,
     },
+    /// The request is well formed and cannot be carried out as it is.
+    #[error("{detail}")]
+    Unprocessable {
+        /// A stable name for programs.
+        code: &'static str,
+        /// The offending field, if it is one.
+        field: Option<String>,
+        /// What to do, for people.
+        detail: String,
+    },
     /// There is no such thing, or it is somebody else's.
     #[error("there is no such {0}")]
     NotFound(&'static str),

@@ -7,7 +7,7 @@ use redrive_store::{EventFilter, Listed, OrderedPosition, PageRequest, StoredEve
 use serde_json::json;
 
 use super::{
-    Actor, App, AppError,
+    Actor, App, AppError, TenantView,
     audit::{Deed, Traces},
 };
 
@@ -32,6 +32,7 @@ impl App {
     }
 
     async fn publish_at(&self, draft: Draft, position: Option<OrderedPosition>) -> Result<Receipt, AppError> {
+        self.check_hops(draft.hops)?;
         let most = self.rules.max_payload_bytes;
         if draft.data.len() > most {
             let size = draft.data.len();
@@ -50,34 +51,56 @@ impl App {
         Ok(receipt)
     }
 
+    /// Refuses an event that came through too many deliveries: its endpoints forward it in a circle.
+    fn check_hops(&self, hops: u8) -> Result<(), AppError> {
+        let max_hops = self.rules.max_hops;
+        if hops <= max_hops {
+            return Ok(());
+        }
+        Err(AppError::Unprocessable {
+            code: "loop_detected",
+            field: None,
+            detail: format!(
+                "the event came through {hops} deliveries, and events.max_hops is {max_hops}: an endpoint publishes \
+                 what it is sent; end the circle at one of the webhooks"
+            ),
+        })
+    }
+
     /// One event.
-    pub async fn event(&self, tenant: TenantId, id: EventId) -> Result<StoredEvent, AppError> {
-        self.store().event(tenant, id).await?.ok_or(AppError::NotFound("event"))
+    pub async fn event(&self, tenant: impl Into<TenantView>, id: EventId) -> Result<StoredEvent, AppError> {
+        self.store().event(tenant.into().id, id).await?.ok_or(AppError::NotFound("event"))
     }
 
     /// Events, newest first.
     pub async fn list_events(
         &self,
-        tenant: TenantId,
+        tenant: impl Into<TenantView>,
         filter: EventFilter,
         page: PageRequest<EventId>,
     ) -> Result<Listed<StoredEvent, EventId>, AppError> {
-        Ok(self.store().list_events(tenant, filter, page).await?)
+        Ok(self.store().list_events(tenant.into().id, filter, page).await?)
     }
 
     /// Delivers an event again.
     pub async fn replay(
         &self,
         by: &Actor,
-        tenant: TenantId,
+        tenant: impl Into<TenantView>,
         event: EventId,
         to: ReplayTo,
         priority: Option<Priority>,
     ) -> Result<Vec<DeliveryId>, AppError> {
-        self.event(tenant.clone(), event).await?;
+        let view = tenant.into();
+        let tenant = view.id.clone();
+        self.event(&view, event).await?;
+        let to = match to {
+            ReplayTo::All if view.tenant_managed_only => ReplayTo::AllTenantManaged,
+            to => to,
+        };
         if let ReplayTo::Webhooks(named) = &to {
             for webhook in named {
-                self.webhook(tenant.clone(), *webhook).await?;
+                self.webhook(&view, *webhook).await?;
                 self.must_get_events(&tenant, *webhook).await?;
             }
         }

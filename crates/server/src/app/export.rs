@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use redrive_core::{EventId, TenantId};
 use redrive_store::{DeliveryCursor, DeliveryFilter, EventFilter, PageRequest, StoredEvent};
 
-use super::{App, AppError, deliveries::Seen};
+use super::{App, AppError, TenantView, deliveries::Seen};
 
 /// Exports of one tenant at a time, on this node.
 const MOST_OF_TENANT: u32 = 2;
@@ -107,7 +107,7 @@ impl Pages for EventPages {
 /// Deliveries as they are exported.
 pub struct DeliveryPages {
     app: Arc<App>,
-    tenant: TenantId,
+    tenant: TenantView,
     filter: DeliveryFilter,
     dead: bool,
     at: At<DeliveryCursor>,
@@ -135,9 +135,10 @@ impl App {
     /// All events that a filter wants, newest first.
     pub fn export_events(
         self: &Arc<Self>,
-        tenant: TenantId,
+        tenant: impl Into<TenantView>,
         filter: EventFilter,
     ) -> Result<EventPages, AppError> {
+        let tenant = tenant.into().id;
         let _place = self.exports.begin(&tenant)?;
         Ok(EventPages { app: self.clone(), tenant, filter, at: At::Beginning, _place })
     }
@@ -145,10 +146,11 @@ impl App {
     /// All deliveries that a filter wants, newest event first; dead letters alone if so.
     pub fn export_deliveries(
         self: &Arc<Self>,
-        tenant: TenantId,
+        tenant: impl Into<TenantView>,
         filter: DeliveryFilter,
         dead: bool,
     ) -> Result<DeliveryPages, AppError> {
+        let tenant = tenant.into();
         let _place = self.exports.begin(&tenant)?;
         Ok(DeliveryPages { app: self.clone(), tenant, filter, dead, at: At::Beginning, _place })
     }

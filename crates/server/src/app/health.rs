@@ -3,12 +3,12 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use redrive_core::{
-    TenantId, Time, WebhookId, gate::WaitingOn, health::Rollup, traffic::lately, webhook::WebhookState,
+    Time, WebhookId, gate::WaitingOn, health::Rollup, traffic::lately, webhook::WebhookState,
 };
 use redrive_engine::Waiting;
 use redrive_store::{Backlog, MinuteRollup};
 
-use super::{App, AppError, circuit::CircuitSeen};
+use super::{App, AppError, TenantView, circuit::CircuitSeen};
 
 /// Waiting deliveries of each kind are counted up to here.
 const MOST: usize = 10_000;
@@ -55,7 +55,7 @@ pub struct BacklogSeen {
 
 impl App {
     /// How a webhook is doing.
-    pub async fn health(&self, tenant: TenantId, id: WebhookId) -> Result<Health, AppError> {
+    pub async fn health(&self, tenant: impl Into<TenantView>, id: WebhookId) -> Result<Health, AppError> {
         let state = self.webhook(tenant, id).await?.state;
         let gate = self.engine.gate_view(id).await?.ok_or(AppError::NotFound("webhook"))?;
         let now = self.engine.clock().now();
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn minutes_count_from_their_beginning_on() {
         let minute = |secs: u32, attempts: u32| MinuteRollup {
-            tenant: TenantId::default(),
+            tenant: redrive_core::TenantId::default(),
             webhook: WebhookId::new(Time::default(), &[0; 10]),
             minute: Time::from_secs(secs),
             rollup: Rollup { attempts, ..Rollup::default() },

@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 
 use super::{
     App,
-    auth::{Caller, Role, Scope},
+    auth::{Caller, Capability, Role, Scope},
 };
 
 /// How often the keys of a store that nodes share are read, should no word of a change come through.
@@ -93,6 +93,8 @@ pub struct NewKey {
     pub name: String,
     /// What it may be used for.
     pub scopes: Vec<Scope>,
+    /// What it may do, if it is a session.
+    pub capabilities: Vec<Capability>,
     /// Whether it is a session: short-lived, and not listed among the keys.
     pub session: bool,
     /// Where it may be used from; anywhere if empty.
@@ -201,7 +203,8 @@ impl Keys {
             tenant: new.tenant,
             name: new.name,
             hash: hash_key(&secret),
-            scopes: Scope::to_bits(&new.scopes),
+            scopes: Scope::to_bits(&new.scopes)
+                | if new.session { Capability::to_bits(&new.capabilities) } else { 0 },
             session: new.session,
             networks: new.networks,
             created_at: now,

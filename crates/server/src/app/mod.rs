@@ -34,6 +34,7 @@ pub mod status;
 pub mod tenants;
 pub mod throttle;
 pub mod traffic;
+pub mod view;
 pub mod webhooks;
 
 use std::{
@@ -46,16 +47,19 @@ use std::{
 
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry as Metrics;
-use redrive_core::{Role, limiter::RateLimit, retry::RetryPolicy, webhook::UrlRules};
+use redrive_core::{
+    Role, limiter::RateLimit, retry::RetryPolicy, verification::RequireVerification, webhook::UrlRules,
+};
 use redrive_engine::{Engine, clock::ticks};
 use redrive_store::{Store, StoreError};
 
 pub use about::Identity;
 pub use audit::Actor;
-pub use auth::{Caller, Scope};
+pub use auth::{Caller, Capability, Scope};
 pub use error::AppError;
 pub use keys::{Keys, NewKey};
 pub use throttle::Throttle;
+pub use view::TenantView;
 
 use self::{export::Exports, quota::Quotas, session::Sessions};
 
@@ -70,6 +74,10 @@ pub struct Rules {
     pub urls: UrlRules,
     /// The largest payload.
     pub max_payload_bytes: usize,
+    /// For whose webhooks the URL must be verified.
+    pub require_verification: RequireVerification,
+    /// How many deliveries an event may have come through when it is published.
+    pub max_hops: u8,
     /// How long a client may take to send a body.
     pub body_timeout: Duration,
     /// How fast one key may call the API; none for no limit.

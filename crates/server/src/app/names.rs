@@ -3,11 +3,11 @@
 use std::collections::{BTreeSet, HashMap};
 
 use redrive_core::{
-    TenantId, WebhookId,
+    WebhookId,
     webhook::{Webhook, WebhookState},
 };
 
-use super::{App, AppError};
+use super::{App, AppError, TenantView};
 
 /// A webhook as others are told of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl App {
     /// What these webhooks are called, those that were deleted too. Other tenants' have no names here.
     pub async fn names(
         &self,
-        tenant: &TenantId,
+        view: &TenantView,
         ids: Vec<WebhookId>,
     ) -> Result<HashMap<WebhookId, Named>, AppError> {
         let ids: BTreeSet<_> = ids.into_iter().collect();
@@ -48,7 +48,7 @@ impl App {
             return Ok(HashMap::new());
         }
         let found = self.store().webhooks_by_id(ids.into_iter().collect()).await?;
-        let own = found.into_iter().filter(|webhook| webhook.tenant == *tenant);
+        let own = found.into_iter().filter(|webhook| view.sees(webhook));
         Ok(own.map(|webhook| (webhook.id, Named::from(webhook))).collect())
     }
 }

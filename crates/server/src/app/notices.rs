@@ -1,17 +1,29 @@
 //! What owners were told.
 
-use redrive_core::{NoticeId, TenantId};
+use redrive_core::NoticeId;
 use redrive_store::{PageRequest, StoredNotice};
 
-use super::{App, AppError};
+use super::{App, AppError, TenantView, view::VisiblePage};
 
 impl App {
     /// A tenant's notices, newest first.
     pub async fn list_notices(
         &self,
-        tenant: TenantId,
+        tenant: impl Into<TenantView>,
         page: PageRequest<NoticeId>,
     ) -> Result<Vec<StoredNotice>, AppError> {
-        Ok(self.store().list_notices(tenant, page).await?)
+        let view = tenant.into();
+        let mut visible = VisiblePage::new(page);
+        while let Some(page) = visible.next() {
+            let mut found = self.store().list_notices(view.id.clone(), page).await?;
+            let (count, last) = (found.len(), found.last().map(|one| one.notice.id));
+            if view.tenant_managed_only {
+                let named = found.iter().filter_map(|one| one.notice.webhook).collect();
+                let seen = self.names(&view, named).await?;
+                found.retain(|one| one.notice.webhook.is_none_or(|webhook| seen.contains_key(&webhook)));
+            }
+            visible.add(count, last, found);
+        }
+        Ok(visible.into_rows())
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redrive_core::{
-    Invalid, OperationId, TenantId, Time, WebhookId,
+    Invalid, OperationId, Time, WebhookId,
     operation::{Among, OperationKind, OperationState, Selection, Turn},
 };
 use redrive_engine::TurnError;
@@ -11,9 +11,10 @@ use redrive_store::{Operation, OperationOrder, PageRequest};
 use serde_json::json;
 
 use super::{
-    Actor, App, AppError,
+    Actor, App, AppError, TenantView,
     audit::{Deed, Traces},
     deliveries::Seen,
+    view::VisiblePage,
 };
 
 /// How long an answer waits for an operation that may well be over at once.
@@ -34,7 +35,8 @@ pub struct DryRun {
 
 impl App {
     /// Refuses an operation that makes no sense, or names webhooks that are not there.
-    async fn check_order(&self, tenant: &TenantId, order: &OperationOrder) -> Result<(), AppError> {
+    async fn check_order(&self, tenant: &TenantView, order: &mut OperationOrder) -> Result<(), AppError> {
+        order.selection.tenant_managed_only |= tenant.tenant_managed_only;
         let selection = &order.selection;
         selection.check()?;
         if order.among == Among::Dead && !selection.statuses.is_empty() {
@@ -51,8 +53,13 @@ impl App {
     }
 
     /// Tells what an operation would do, and does nothing.
-    pub async fn dry_run(&self, tenant: TenantId, order: OperationOrder) -> Result<DryRun, AppError> {
-        self.check_order(&tenant, &order).await?;
+    pub async fn dry_run(
+        &self,
+        tenant: impl Into<TenantView>,
+        mut order: OperationOrder,
+    ) -> Result<DryRun, AppError> {
+        let tenant = tenant.into();
+        self.check_order(&tenant, &mut order).await?;
         let survey = self.engine.survey(&tenant, &order, SAMPLE).await?;
         let mut sample = Vec::with_capacity(survey.sample.len());
         for delivery in survey.sample {
@@ -65,11 +72,13 @@ impl App {
     pub async fn begin_operation(
         &self,
         by: &Actor,
-        tenant: TenantId,
-        order: OperationOrder,
+        tenant: impl Into<TenantView>,
+        mut order: OperationOrder,
         start_at: Option<Time>,
     ) -> Result<Operation, AppError> {
-        self.check_order(&tenant, &order).await?;
+        let view = tenant.into();
+        self.check_order(&view, &mut order).await?;
+        let tenant = view.id;
         let action = match order.kind {
             OperationKind::Retry => "deliveries.retry_batch",
             OperationKind::Cancel => "deliveries.cancel_batch",
@@ -92,8 +101,8 @@ impl App {
     }
 
     /// Refuses to send past events to a webhook that gets none, or is not there.
-    pub async fn may_backfill(&self, tenant: &TenantId, webhook: WebhookId) -> Result<(), AppError> {
-        self.webhook(tenant.clone(), webhook).await?;
+    pub async fn may_backfill(&self, tenant: &TenantView, webhook: WebhookId) -> Result<(), AppError> {
+        self.webhook(tenant, webhook).await?;
         self.must_get_events(tenant, webhook).await
     }
 
@@ -116,27 +125,60 @@ impl App {
     }
 
     /// One operation.
-    pub async fn operation(&self, tenant: TenantId, id: OperationId) -> Result<Operation, AppError> {
-        self.store().operation(tenant, id).await?.ok_or(AppError::NotFound("operation"))
+    pub async fn operation(
+        &self,
+        tenant: impl Into<TenantView>,
+        id: OperationId,
+    ) -> Result<Operation, AppError> {
+        let view = tenant.into();
+        let missing = || AppError::NotFound("operation");
+        let found = self.store().operation(view.id.clone(), id).await?.ok_or_else(missing)?;
+        self.visible_operations(&view, vec![found]).await?.pop().ok_or_else(missing)
+    }
+
+    /// Leaves out operations on webhooks that the caller does not see.
+    async fn visible_operations(
+        &self,
+        view: &TenantView,
+        mut operations: Vec<Operation>,
+    ) -> Result<Vec<Operation>, AppError> {
+        if view.tenant_managed_only {
+            let named = operations.iter().flat_map(|one| one.order.selection.webhook_ids.iter().copied());
+            let seen = self.names(view, named.collect()).await?;
+            operations.retain(|one| one.order.selection.webhook_ids.iter().all(|id| seen.contains_key(id)));
+        }
+        Ok(operations)
     }
 
     /// A tenant's operations, newest first.
     pub async fn list_operations(
         &self,
-        tenant: TenantId,
+        tenant: impl Into<TenantView>,
         page: PageRequest<OperationId>,
     ) -> Result<Vec<Operation>, AppError> {
-        Ok(self.store().list_operations(tenant, page).await?)
+        let view = tenant.into();
+        let mut visible = VisiblePage::new(page);
+        while let Some(page) = visible.next() {
+            let found = self.store().list_operations(view.id.clone(), page).await?;
+            let (count, last) = (found.len(), found.last().map(|one| one.id));
+            visible.add(count, last, self.visible_operations(&view, found).await?);
+        }
+        Ok(visible.into_rows())
     }
 
     /// Holds an operation, lets it go on, or ends it.
     pub async fn turn_operation(
         &self,
         by: &Actor,
-        tenant: TenantId,
+        tenant: impl Into<TenantView>,
         id: OperationId,
         turn: Turn,
     ) -> Result<Operation, AppError> {
+        let view = tenant.into();
+        if view.tenant_managed_only {
+            self.operation(&view, id).await?;
+        }
+        let tenant = view.id;
         let action = match turn {
             Turn::Pause => "operation.pause",
             Turn::Resume => "operation.resume",

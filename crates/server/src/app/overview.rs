@@ -3,14 +3,14 @@
 //! Each figure is of bounded cost, however much history, however many webhooks and however long the queues are.
 
 use redrive_core::{
-    FailureCategory, TenantId, Time, WebhookId,
+    FailureCategory, Time, WebhookId,
     breaker::CircuitState,
     traffic::{Ended, Range},
 };
-use redrive_store::Period;
+use redrive_store::{DeliveryFilter, Period};
 
 use super::{
-    App, AppError,
+    App, AppError, TenantView,
     glance::{self, LastHour},
     names::Named,
     queue::Queue,
@@ -102,13 +102,14 @@ pub struct Overview {
 
 impl App {
     /// A tenant at one look, with its traffic of this range.
-    pub async fn overview(&self, tenant: TenantId, range: Range) -> Result<Overview, AppError> {
+    pub async fn overview(&self, tenant: impl Into<TenantView>, range: Range) -> Result<Overview, AppError> {
+        let tenant = tenant.into();
         let now = self.engine.clock().now();
         let ((traffic, [last_hour, last_24_hours]), queue, circuits, size, worst, incidents) = tokio::try_join!(
-            self.traffic_lately(tenant.clone(), range, now),
+            self.traffic_lately(tenant.id.clone(), range, now),
             self.queue(&tenant),
             self.circuits(&tenant),
-            async { Ok(self.store().dead_size(tenant.clone(), DEAD + 1).await?) },
+            self.dead_size(&tenant),
             self.worst(&tenant, now),
             self.incidents(&tenant),
         )?;
@@ -116,10 +117,24 @@ impl App {
         Ok(Overview { traffic, queue, circuits, dead, worst, incidents })
     }
 
+    /// How many dead letters the caller sees, up to one more than is told.
+    async fn dead_size(&self, tenant: &TenantView) -> Result<usize, AppError> {
+        if !tenant.tenant_managed_only {
+            return Ok(self.store().dead_size(tenant.id.clone(), DEAD + 1).await?);
+        }
+        let filter = tenant.restrict(DeliveryFilter::default());
+        let now = self.engine.clock().now();
+        let counted = self.store().count_dead(tenant.id.clone(), filter, [now, now], DEAD).await?;
+        let size = counted.groups.iter().map(|group| group.count as usize).sum::<usize>();
+        Ok(if counted.more { DEAD + 1 } else { size })
+    }
+
     /// How many circuits of a tenant are not closed.
-    pub async fn circuits(&self, tenant: &TenantId) -> Result<CircuitsSeen, AppError> {
-        let found = self.store().circuits(tenant.clone(), CIRCUITS + 1).await?;
+    pub async fn circuits(&self, tenant: &TenantView) -> Result<CircuitsSeen, AppError> {
+        let mut found = self.store().circuits(tenant.id.clone(), CIRCUITS + 1).await?;
+        let hidden = self.hidden_webhooks(tenant).await?;
         let mut seen = CircuitsSeen { more: found.len() > CIRCUITS, ..CircuitsSeen::default() };
+        found.retain(|runtime| !hidden.contains(&runtime.webhook));
         for circuit in found.iter().take(CIRCUITS).filter_map(|runtime| runtime.circuit.as_ref()) {
             match circuit.in_force() {
                 CircuitState::Closed => {}
@@ -131,9 +146,11 @@ impl App {
     }
 
     /// The webhooks of a tenant with most failures in the last hour.
-    pub async fn worst(&self, tenant: &TenantId, now: Time) -> Result<WorstSeen, AppError> {
+    pub async fn worst(&self, tenant: &TenantView, now: Time) -> Result<WorstSeen, AppError> {
         let from = glance::axis(now).begin();
-        let found = self.engine.failures(tenant.clone(), from, FAILED_MINUTES).await?;
+        let mut found = self.engine.failures(tenant.id.clone(), from, FAILED_MINUTES).await?;
+        let hidden = self.hidden_webhooks(tenant).await?;
+        found.by_webhook.retain(|(webhook, _)| !hidden.contains(webhook));
         let failing = found.by_webhook.len();
         let top = worst_of(found.by_webhook);
         let ids: Vec<_> = top.iter().map(|(webhook, _)| *webhook).collect();
@@ -148,8 +165,8 @@ impl App {
     }
 
     /// The circuits of a tenant that opened lately, the last first.
-    pub async fn incidents(&self, tenant: &TenantId) -> Result<Vec<IncidentSeen>, AppError> {
-        let found = self.store().incidents(tenant.clone(), INCIDENTS).await?;
+    pub async fn incidents(&self, tenant: &TenantView) -> Result<Vec<IncidentSeen>, AppError> {
+        let found = self.store().incidents(tenant.id.clone(), INCIDENTS).await?;
         let names = self.names(tenant, found.iter().map(|incident| incident.webhook).collect()).await?;
         let seen = found.into_iter().filter_map(|incident| {
             let webhook = names.get(&incident.webhook)?.clone();

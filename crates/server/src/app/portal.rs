@@ -5,7 +5,7 @@ use std::time::Duration;
 use redrive_core::{Invalid, KeyId, TenantId};
 use redrive_store::ApiKey;
 
-use super::{Actor, App, AppError, NewKey, Scope};
+use super::{Actor, App, AppError, Capability, NewKey, Scope};
 
 /// How long a session lasts if nobody says otherwise, and at the most.
 pub const USUAL: Duration = Duration::from_secs(3600);
@@ -27,13 +27,15 @@ impl App {
         })
     }
 
-    /// Opens a session for a tenant: it sees and changes the tenant's webhooks and deliveries, and publishes nothing.
+    /// Opens a session for a tenant: it sees the tenant's webhooks and deliveries, may do with them what its
+    /// capabilities say, and publishes nothing.
     pub async fn open_portal(
         &self,
         by: &Actor,
         tenant: TenantId,
         name: String,
         lasts: Duration,
+        capabilities: &[Capability],
     ) -> Result<(ApiKey, String), AppError> {
         if lasts.is_zero() || lasts > LONGEST {
             let most = LONGEST.as_secs();
@@ -43,6 +45,7 @@ impl App {
             tenant: Some(tenant),
             name,
             scopes: vec![Scope::Read, Scope::Manage],
+            capabilities: capabilities.to_vec(),
             session: true,
             networks: Vec::new(),
             expires_at: Some(self.engine.clock().now() + lasts),

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use redrive_core::{TenantId, Time, WebhookId, lane::Priority};
+use redrive_core::{Time, WebhookId, lane::Priority};
 use redrive_engine::{GateView, Held};
 use redrive_store::Backlog;
 
-use super::{App, AppError, health::attributed};
+use super::{App, AppError, TenantView, health::attributed};
 
 /// Webhooks that are looked at for something that waits.
 const WEBHOOKS: usize = 5_000;
@@ -34,10 +34,13 @@ pub struct Queue {
 
 impl App {
     /// What waits for a tenant's webhooks, and for what.
-    pub async fn queue(&self, tenant: &TenantId) -> Result<Queue, AppError> {
+    pub async fn queue(&self, tenant: &TenantView) -> Result<Queue, AppError> {
         let now = self.engine.clock().now();
-        let held = self.engine.held(tenant);
-        let found = self.store().backlogged(tenant.clone(), WEBHOOKS).await?;
+        let mut held = self.engine.held(tenant);
+        let mut found = self.store().backlogged(tenant.id.clone(), WEBHOOKS).await?;
+        let hidden = self.hidden_webhooks(tenant).await?;
+        held.queued.retain(|(webhook, _)| !hidden.contains(webhook));
+        found.webhooks.retain(|webhook| !hidden.contains(webhook));
         let backlogs = self.backlogs(found.webhooks, now).await?;
         let concerned = backlogs.iter().map(|(webhook, _)| *webhook);
         let concerned: Vec<_> = concerned.chain(held.queued.iter().map(|(webhook, _)| *webhook)).collect();

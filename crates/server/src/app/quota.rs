@@ -82,14 +82,29 @@ impl App {
         Ok(found.found.first().map_or(0, |stored| stored.sequence_number))
     }
 
+    /// Whether a tenant has this many webhooks.
+    async fn has_webhooks(&self, tenant: &TenantId, count: u32) -> Result<bool, AppError> {
+        let Some(offset) = count.checked_sub(1) else { return Ok(true) };
+        let page = PageRequest { after: None, offset, limit: 1 };
+        Ok(!self.store().list_webhooks(tenant.clone(), page).await?.is_empty())
+    }
+
     /// Refuses a webhook that is one too many for its tenant.
     pub(super) async fn check_webhook_quota(&self, tenant: &TenantId) -> Result<(), AppError> {
         let Some(found) = self.store().tenant(tenant.clone()).await? else {
             return Err(AppError::NotFound("tenant"));
         };
+        let cap = self.engine.registry().caps().webhooks_per_tenant;
+        if let Some(cap) = cap
+            && self.has_webhooks(tenant, cap).await?
+        {
+            let detail = format!(
+                "a tenant may have {cap} webhooks, the operator's limits.caps.webhooks_per_tenant; delete one"
+            );
+            return Err(AppError::conflict("cap_reached", detail));
+        }
         let Some(most) = found.rules.quotas.max_webhooks else { return Ok(()) };
-        let page = PageRequest { after: None, offset: 0, limit: most };
-        if self.store().list_webhooks(tenant.clone(), page).await?.len() < most as usize {
+        if !self.has_webhooks(tenant, most).await? {
             return Ok(());
         }
         let detail = format!("this tenant may have {most} webhooks; delete one, or have its quota raised");

@@ -4,7 +4,7 @@ use redrive_core::{Invalid, KeyId, TenantId, Time, tenant::TenantRules};
 use redrive_store::{ApiKey, PageRequest, Tenant};
 
 use super::{
-    Actor, App, AppError, Caller, NewKey,
+    Actor, App, AppError, Caller, NewKey, TenantView,
     audit::{self, Deed, Traces},
     auth::Role,
 };
@@ -13,13 +13,13 @@ use super::{
 const MOST_NETWORKS: usize = 50;
 
 impl App {
-    /// The tenant that a caller acts for. One that an admin names must exist.
-    pub async fn acts_for(&self, caller: &Caller, named: Option<&str>) -> Result<TenantId, AppError> {
+    /// The tenant that a caller acts for, as the caller sees it. One that an admin names must exist.
+    pub async fn acts_for(&self, caller: &Caller, named: Option<&str>) -> Result<TenantView, AppError> {
         let tenant = caller.acts_for(named)?;
         if caller.role == Role::Admin && named.is_some() && !self.engine.registry().knows(&tenant) {
             self.tenant(tenant.clone()).await?;
         }
-        Ok(tenant)
+        Ok(caller.view_of(tenant))
     }
 
     /// Makes a tenant.

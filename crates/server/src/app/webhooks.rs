@@ -6,21 +6,23 @@ use bytes::Bytes;
 use redrive_core::{
     Invalid, TenantId, Time, WebhookId,
     breaker::BreakerPolicy,
+    caps::EffectiveLimits,
     event_type::Pattern,
     lane::Priority,
     retry::RetryPolicy,
     signature::{self, LiveSecret, Secret},
     time::Span,
     verification::Verification,
-    webhook::{Webhook, WebhookSpec, WebhookState},
+    webhook::{SuppliedCredentials, Webhook, WebhookSpec, WebhookState},
 };
 use redrive_engine::{Draft, Receipt, clock};
 use redrive_store::PageRequest;
 
 use super::{
-    Actor, App, AppError,
+    Actor, App, AppError, Caller, Capability, TenantView,
     audit::{self, Deed, Traces},
     confirmations::owner_email,
+    view::VisiblePage,
 };
 
 /// What the test event is called.
@@ -33,13 +35,17 @@ impl App {
     pub async fn create_webhook(
         &self,
         by: &Actor,
-        tenant: TenantId,
-        spec: WebhookSpec,
+        tenant: impl Into<TenantView>,
+        mut spec: WebhookSpec,
         secret: Option<Secret>,
         state: WebhookState,
     ) -> Result<Webhook, AppError> {
+        let tenant = tenant.into().id;
         let now = self.engine.clock().now();
-
+        if secret.is_some() {
+            by.must_be_capable(Capability::Secrets)?;
+        }
+        self.require_verification(by, &mut spec, None);
         let secret = secret.unwrap_or_else(|| Secret::from_bytes(&clock::secret_bytes()));
         let mut webhook = Webhook {
             id: WebhookId::new(now, &clock::randomness()),
@@ -51,7 +57,7 @@ impl App {
             updated_at: now,
         };
         webhook.verify_first(None, now);
-        self.check(&webhook, true)?;
+        self.check(by, &webhook.spec, None)?;
         must_be_future(webhook.spec.expires_at, now)?;
         // One at a time, so that a quota holds.
         let _turn = self.changing_tenants.lock().await;
@@ -70,29 +76,84 @@ impl App {
         Ok(created)
     }
 
-    fn check(&self, webhook: &Webhook, new_url: bool) -> Result<(), AppError> {
-        match new_url {
-            true => webhook.spec.validate(&self.urls.read())?,
-            false => webhook.spec.validate_all_but_url()?,
+    fn check(&self, by: &Caller, spec: &WebhookSpec, old: Option<&WebhookSpec>) -> Result<(), AppError> {
+        match old.is_none_or(|old| old.url != spec.url) {
+            true => spec.validate(&self.urls.read())?,
+            false => spec.validate_all_but_url()?,
         }
-        self.engine.registry().check(webhook)?;
-        Ok(())
+        self.engine.registry().check(spec, old)?;
+        match by.session {
+            true => self.check_session(by, spec, old),
+            false => Ok(()),
+        }
+    }
+
+    /// Refuses what a portal session may not decide about a webhook: who manages it, limits without the capability,
+    /// and with it more than the server's default or what the webhook has already.
+    fn check_session(
+        &self,
+        by: &Caller,
+        spec: &WebhookSpec,
+        old: Option<&WebhookSpec>,
+    ) -> Result<(), AppError> {
+        let default = WebhookSpec::default();
+        let old = old.unwrap_or(&default);
+        let forbid =
+            |field: &str, what: &str| Err(AppError::Forbidden(format!("{field}: a portal session {what}")));
+        if spec.managed_by != old.managed_by {
+            return forbid("managed_by", "may not change who manages a webhook");
+        }
+        let changed = [
+            ("max_in_flight", spec.max_in_flight != old.max_in_flight),
+            ("rate_limit", spec.rate_limit != old.rate_limit),
+            ("retry_config", spec.retry_config != old.retry_config),
+            ("circuit_breaker_config", spec.circuit_breaker_config != old.circuit_breaker_config),
+        ];
+        let Some((field, _)) = changed.into_iter().find(|(_, is_changed)| *is_changed) else { return Ok(()) };
+        if !by.is_capable(Capability::Limits) {
+            return forbid(field, "needs the capability \"limits\" to change this");
+        }
+        let registry = self.engine.registry();
+        let new = registry.effective_limits(spec)?;
+        // Limits that are stored and cannot be resolved any more are not in force either.
+        let in_force = registry.effective_limits(&default)?;
+        let before = registry.effective_limits(old).unwrap_or_else(|_| in_force.clone());
+        match new.raised_above(&before, &in_force) {
+            Some(field) => forbid(field, "may not raise this above the server's default; ask the operator"),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes a webhook be verified if the operator requires it of this caller's.
+    fn require_verification(&self, by: &Caller, spec: &mut WebhookSpec, old: Option<&WebhookSpec>) {
+        if self.rules.require_verification.applies_to(by.session) {
+            spec.require_verification(old);
+        }
+    }
+
+    /// The limits in force for a webhook, if they differ from what it asks for because of the operator's caps.
+    pub fn capped_limits(&self, spec: &WebhookSpec) -> Option<EffectiveLimits> {
+        let registry = self.engine.registry();
+        registry.caps().check(spec, None).err()?;
+        registry.effective_limits(spec).ok()
     }
 
     /// Says what is wrong with a webhook that somebody is writing: one to make, or what to change about one. Nothing
     /// is stored. What `write` leaves out of a new one is not missed yet.
     pub async fn check_webhook(
         &self,
-        tenant: TenantId,
+        by: &Caller,
+        tenant: impl Into<TenantView>,
         id: Option<WebhookId>,
-        write: impl FnOnce(&mut WebhookSpec) -> Result<(), AppError>,
+        write: impl FnOnce(&mut WebhookSpec) -> Result<SuppliedCredentials, AppError>,
     ) -> Result<(), AppError> {
+        let tenant = tenant.into();
         let now = self.engine.clock().now();
         let mut webhook = match id {
-            Some(id) => self.webhook(tenant, id).await?,
+            Some(id) => self.webhook(&tenant, id).await?,
             None => Webhook {
                 id: WebhookId::new(now, &clock::randomness()),
-                tenant,
+                tenant: tenant.id,
                 spec: WebhookSpec { events: vec![Pattern::All], ..WebhookSpec::default() },
                 secrets: Vec::new(),
                 state: WebhookState::Active,
@@ -100,10 +161,13 @@ impl App {
                 updated_at: now,
             },
         };
-        let (url, expires_at) = (webhook.spec.url.clone(), webhook.spec.expires_at);
-        write(&mut webhook.spec)?;
-        self.check(&webhook, webhook.spec.url != url)?;
-        match webhook.spec.expires_at == expires_at {
+        let old = webhook.spec.clone();
+        let supplied = write(&mut webhook.spec)?;
+        self.check(by, &webhook.spec, id.map(|_| &old))?;
+        if id.is_some() {
+            must_supply_credentials(&old, &webhook.spec, &supplied)?;
+        }
+        match webhook.spec.expires_at == old.expires_at {
             true => Ok(()),
             false => must_be_future(webhook.spec.expires_at, now),
         }
@@ -115,15 +179,17 @@ impl App {
     }
 
     /// One webhook.
-    pub async fn webhook(&self, tenant: TenantId, id: WebhookId) -> Result<Webhook, AppError> {
-        let found = self.store().webhook(tenant, id).await?;
+    pub async fn webhook(&self, tenant: impl Into<TenantView>, id: WebhookId) -> Result<Webhook, AppError> {
+        let view = tenant.into();
+        let found = self.store().webhook(view.id.clone(), id).await?;
+        let found = found.filter(|found| view.sees(&found.webhook));
         Ok(self.current(found.ok_or(AppError::NotFound("webhook"))?.webhook))
     }
 
     /// Refuses a webhook that this tenant never had; one that was deleted still has its history.
-    pub async fn had_webhook(&self, tenant: &TenantId, id: WebhookId) -> Result<(), AppError> {
+    pub async fn had_webhook(&self, view: &TenantView, id: WebhookId) -> Result<(), AppError> {
         let found = self.store().webhooks_by_id(vec![id]).await?;
-        match found.iter().any(|webhook| webhook.tenant == *tenant) {
+        match found.iter().any(|webhook| view.sees(webhook)) {
             true => Ok(()),
             false => Err(AppError::NotFound("webhook")),
         }
@@ -146,11 +212,18 @@ impl App {
     /// Webhooks, newest first.
     pub async fn list_webhooks(
         &self,
-        tenant: TenantId,
+        tenant: impl Into<TenantView>,
         page: PageRequest<WebhookId>,
     ) -> Result<Vec<Webhook>, AppError> {
-        let found = self.store().list_webhooks(tenant, page).await?;
-        Ok(found.into_iter().map(|webhook| self.current(webhook)).collect())
+        let view = tenant.into();
+        let mut visible = VisiblePage::new(page);
+        while let Some(page) = visible.next() {
+            let mut found = self.store().list_webhooks(view.id.clone(), page).await?;
+            let (count, last) = (found.len(), found.last().map(|webhook| webhook.id));
+            found.retain(|webhook| view.sees(webhook));
+            visible.add(count, last, found);
+        }
+        Ok(visible.into_rows().into_iter().map(|webhook| self.current(webhook)).collect())
     }
 
     /// A webhook without the secrets that have expired.
@@ -170,11 +243,40 @@ impl App {
         id: WebhookId,
         mut change: impl FnMut(&mut Webhook) -> Result<(), AppError>,
     ) -> Result<Webhook, AppError> {
+        let change = |webhook: &mut Webhook| change(webhook).map(|()| SuppliedCredentials::default());
+        self.apply_change(by, what, tenant, id, change).await
+    }
+
+    /// Changes what a webhook's owner decides about it. `change` returns the confidential values that it sets itself;
+    /// those that it keeps are refused if requests go to another origin.
+    pub async fn update_webhook(
+        &self,
+        by: &Actor,
+        tenant: &TenantId,
+        id: WebhookId,
+        change: impl FnMut(&mut Webhook) -> Result<SuppliedCredentials, AppError>,
+    ) -> Result<Webhook, AppError> {
+        self.apply_change(by, "webhook.update", tenant, id, change).await
+    }
+
+    async fn apply_change(
+        &self,
+        by: &Actor,
+        what: &'static str,
+        tenant: &TenantId,
+        id: WebhookId,
+        mut change: impl FnMut(&mut Webhook) -> Result<SuppliedCredentials, AppError>,
+    ) -> Result<Webhook, AppError> {
         let mut checked = |webhook: &mut Webhook| {
             let now = self.engine.clock().now();
             let old = webhook.clone();
-            change(webhook)?;
-            self.check(webhook, webhook.spec.url != old.spec.url)?;
+            if !by.view_of(tenant.clone()).sees(webhook) {
+                return Err(AppError::NotFound("webhook"));
+            }
+            let supplied = change(webhook)?;
+            self.require_verification(by, &mut webhook.spec, Some(&old.spec));
+            self.check(by, &webhook.spec, Some(&old.spec))?;
+            must_supply_credentials(&old.spec, &webhook.spec, &supplied)?;
             if webhook.spec.expires_at != old.spec.expires_at {
                 must_be_future(webhook.spec.expires_at, now)?;
             }
@@ -265,9 +367,12 @@ impl App {
         self.audited(by, deed, async {
             let mut before = None;
             let delete = |webhook: &mut Webhook| {
+                if !by.view_of(tenant.clone()).sees(webhook) {
+                    return Err(AppError::NotFound("webhook"));
+                }
                 before = Some(audit::of_webhook(webhook));
                 webhook.state = WebhookState::Deleted;
-                Ok::<_, AppError>(())
+                Ok(())
             };
             self.engine.change_webhook(tenant, id, delete).await?;
             Ok(((), Traces { before, ..Traces::default() }))
@@ -295,18 +400,19 @@ impl App {
     /// Sends a test event through the real pipeline to this webhook alone.
     pub async fn test_webhook(
         &self,
-        tenant: TenantId,
+        tenant: impl Into<TenantView>,
         id: WebhookId,
         data: Bytes,
     ) -> Result<Receipt, AppError> {
-        let webhook = self.webhook(tenant.clone(), id).await?;
+        let view = tenant.into();
+        let webhook = self.webhook(&view, id).await?;
         // A test that waits tells nothing about the endpoint.
         if let Some(todo) = to_do(&webhook.state) {
             let state = webhook.state.name();
             return Err(AppError::conflict("webhook_not_active", format!("the webhook is {state}; {todo}")));
         }
         let draft = Draft {
-            tenant,
+            tenant: view.id,
             event_type: TEST_EVENT.into(),
             data,
             idempotency_key: None,
@@ -316,6 +422,7 @@ impl App {
             priority: Priority::default(),
             only: Some(id),
             trace: None,
+            hops: 0,
         };
         self.publish(draft).await
     }
@@ -324,6 +431,25 @@ impl App {
 /// The state of a webhook that its owner has switched off.
 pub fn disabled_by_request() -> WebhookState {
     WebhookState::Disabled("disabled by request".into())
+}
+
+/// Refuses to send stored credentials to another origin than the one they were given for.
+fn must_supply_credentials(
+    old: &WebhookSpec,
+    new: &WebhookSpec,
+    supplied: &SuppliedCredentials,
+) -> Result<(), AppError> {
+    let missing = new.missing_credentials(old, supplied);
+    let Some(first) = missing.first() else { return Ok(()) };
+    let fields = missing.join(", ");
+    Err(AppError::Unprocessable {
+        code: "credentials_required",
+        field: Some(first.clone()),
+        detail: format!(
+            "the new url has another scheme, host or port, and stored credentials are not sent there; send {fields} \
+             again in the same request, or remove them with null or {{}}"
+        ),
+    })
 }
 
 fn must_be_enabled(webhook: &Webhook) -> Result<(), AppError> {

@@ -34,8 +34,9 @@ pub(super) fn on_hangup(reread: Reread, app: Arc<App>, egress: Client) -> Result
 }
 
 fn put_in_force(config: &Config, app: &App, egress: &Client) {
-    app.set_urls(config.egress.urls());
-    egress.set_rules(config.egress.reach());
+    let public_url = config.server.public_base();
+    app.set_urls(config.egress.urls(public_url));
+    egress.set_rules(config.egress.reach(public_url));
     let rules = &config.egress;
     tracing::info!(
         allow_networks = rules.allow_networks.len(),

@@ -180,7 +180,7 @@ async fn look_after(reload: Reload, stop: CancellationToken) {
 /// The one client, which never calls the address that this server listens on.
 fn way_out(config: &Config, address: SocketAddr) -> Result<Client, CliError> {
     let egress = Client::new(redrive_egress::Config {
-        rules: config.egress.reach(),
+        rules: config.egress.reach(config.server.public_base()),
         dns_servers: config.egress.dns_servers.clone(),
         connect_timeout: config.egress.connect_timeout.get(),
         dns_timeout: config.egress.dns_timeout.get(),
@@ -234,8 +234,10 @@ async fn assemble(
     let rules = Rules {
         identity,
         role: config.role,
-        urls: config.egress.urls(),
+        urls: config.egress.urls(config.server.public_base()),
         max_payload_bytes: config.events.max_payload_bytes,
+        max_hops: config.events.max_hops,
+        require_verification: config.webhooks.require_verification,
         body_timeout: config.server.body_timeout.get(),
         audit_retention: config.audit.retention.get(),
         api_rate: config.limits.api_rate()?,

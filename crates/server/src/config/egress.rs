@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use ipnet::IpNet;
 use redrive_core::{
     address::AddressRules,
-    reach::{HostPattern, PortRange, ReachRules},
+    reach::{HostPattern, OwnHost, PortRange, ReachRules},
     time::Span,
     webhook::UrlRules,
 };
@@ -63,20 +63,21 @@ impl Egress {
         }
     }
 
-    /// Where requests may go.
-    pub fn reach(&self) -> ReachRules {
+    /// Where requests may go, from an installation with this public URL.
+    pub fn reach(&self, public_url: Option<&str>) -> ReachRules {
         ReachRules {
             networks: AddressRules { allow: self.allow_networks.clone(), deny: self.deny_networks.clone() },
             allow_hosts: self.allow_hosts.clone(),
             deny_hosts: self.deny_hosts.clone(),
             ports: self.ports.clone(),
             https_only: !self.allow_http,
+            own_host: public_url.and_then(OwnHost::from_url),
         }
     }
 
-    /// Which URLs webhooks may have.
-    pub fn urls(&self) -> UrlRules {
-        UrlRules { allow_http: self.allow_http, reach: self.reach() }
+    /// Which URLs webhooks may have, of an installation with this public URL.
+    pub fn urls(&self, public_url: Option<&str>) -> UrlRules {
+        UrlRules { allow_http: self.allow_http, reach: self.reach(public_url) }
     }
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {

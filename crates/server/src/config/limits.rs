@@ -1,6 +1,9 @@
 //! How fast and how much: limits that are off unless somebody sets them.
 
-use redrive_core::limiter::{REQUESTS_PER_MINUTE, RateLimit};
+use redrive_core::{
+    caps::Caps,
+    limiter::{REQUESTS_PER_MINUTE, RateLimit},
+};
 use serde::{Deserialize, Serialize};
 
 use super::ConfigError;
@@ -17,6 +20,8 @@ pub struct Limits {
     pub global: PerSecond,
     /// Calls of this API by one key.
     pub api: PerMinute,
+    /// Upper bounds on what webhooks may ask for.
+    pub caps: Caps,
 }
 
 /// A rate that people think of by the minute.
@@ -88,6 +93,7 @@ impl Limits {
         self.tenant_rate()?;
         self.global_rate()?;
         self.api_rate()?;
+        self.caps.validate().map_err(|refused| invalid(refused.field, refused.message))?;
         if self.tenant.max_in_flight.is_some_and(|most| !(1..=1_000_000).contains(&most)) {
             let reason = "must be from 1 to 1000000; leave it out for no limit";
             return Err(invalid("limits.tenant.max_in_flight", reason));

@@ -314,7 +314,7 @@ mod tests {
         ]);
         let config = parse(Profile::Serve, file, vars).unwrap();
         config.validate(Profile::Serve).unwrap();
-        let reach = config.egress.reach();
+        let reach = config.egress.reach(None);
         assert!(reach.check_name("a.example.com", 443).is_ok());
         assert!(reach.check_name("bad.example.com", 443).is_err());
         assert!(reach.check_name("a.example.com", 80).is_err());

@@ -29,6 +29,7 @@ use redrive_core::{
     retry::{RetryConfig, RetryPolicy},
     tenant::check_pool,
     time::Span,
+    verification::RequireVerification,
 };
 use redrive_engine::{Series, Settings};
 use serde::{Deserialize, Serialize};
@@ -172,6 +173,8 @@ pub struct Events {
     pub max_payload_bytes: usize,
     /// How long an idempotency key is remembered.
     pub idempotency_window: Span,
+    /// How many deliveries an event may have come through when it is published.
+    pub max_hops: u8,
 }
 
 /// How long things are kept that are over; 0 for ever.
@@ -202,12 +205,14 @@ impl Retention {
     }
 }
 
-/// What becomes of webhooks that never work.
+/// What holds for all webhooks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Webhooks {
     /// A webhook that has only failed for so long is disabled; 0 for never.
     pub disable_after: Span,
+    /// For whose webhooks the URL must be verified.
+    pub require_verification: RequireVerification,
 }
 
 /// What is written to the log.
@@ -258,14 +263,21 @@ impl Config {
                 max_bytes: engine.max_bytes,
                 lane_items: engine.lane_items,
             },
-            events: Events { max_payload_bytes: 256 * 1024, idempotency_window: Span::secs(24 * 3600) },
+            events: Events {
+                max_payload_bytes: 256 * 1024,
+                idempotency_window: Span::secs(24 * 3600),
+                max_hops: 5,
+            },
             sources: Vec::new(),
             archive: Archive::default(),
             retention: Retention { events: Span::secs(90 * 24 * 3600), dead: Span::secs(30 * 24 * 3600) },
             retry: RetryConfig::default(),
             circuit_breaker: BreakerConfig::default(),
             limits: Limits::default(),
-            webhooks: Webhooks { disable_after: Span::secs(5 * 24 * 3600) },
+            webhooks: Webhooks {
+                disable_after: Span::secs(5 * 24 * 3600),
+                require_verification: RequireVerification::default(),
+            },
             log: Log { level: "info".into(), format: LogFormat::Text },
             tracing: Tracing::default(),
             metrics: Metrics { by_tenant: false, by_webhook: false, by_event_type: false, most_values: 200 },
@@ -305,6 +317,7 @@ impl Config {
             archive: self.archive.url.is_some(),
             retry: self.retry_policy()?,
             tenant_max_in_flight: self.limits.tenant.max_in_flight,
+            caps: self.limits.caps.clone(),
             webhook_rate_limit: self.limits.webhook_rate()?,
             tenant_rate_limit: self.limits.tenant_rate()?,
             global_rate_limit: self.limits.global_rate()?,
@@ -375,6 +388,9 @@ impl Config {
         }
         if !(1..=10_000).contains(&self.metrics.most_values) {
             return refuse("metrics.most_values", "must be from 1 to 10000: each has four series");
+        }
+        if !(1..=100).contains(&self.events.max_hops) {
+            return refuse("events.max_hops", "must be from 1 to 100");
         }
         if self.events.idempotency_window.get().is_zero() {
             return refuse("events.idempotency_window", "must be longer than nothing");

@@ -174,6 +174,10 @@ pub const SETTINGS: &[Setting] = &[
     setting("events.max_payload_bytes", "The largest payload; larger ones are refused with 413."),
     setting("events.idempotency_window", "How long a repeated idempotency key gives the first event back."),
     setting(
+        "events.max_hops",
+        "How many deliveries an event may have come through when it is published; beyond that it is a loop.",
+    ),
+    setting(
         "sources",
         "Queues of RabbitMQ whose messages are published as events: tables that begin with [[sources]]. None.",
     ),
@@ -260,6 +264,32 @@ pub const SETTINGS: &[Setting] = &[
     setting("limits.global.burst", "How many at once after a pause. Default: one second's worth."),
     setting("limits.api.requests_per_minute", "Calls of the API by one key. No limit unless set."),
     setting("limits.api.burst", "How many at once after a pause. Default: one second's worth."),
+    setting(
+        "limits.caps.max_in_flight",
+        "The highest max_in_flight that a webhook may have. Stored webhooks with more are sent to with this.",
+    ),
+    setting(
+        "limits.caps.requests_per_minute",
+        "The highest rate that a webhook may have, and the rate of webhooks without one. No cap unless set.",
+    ),
+    setting("limits.caps.burst", "The highest burst that a webhook may have. No cap unless set."),
+    setting(
+        "limits.caps.max_attempts",
+        "The most attempts of one delivery, in whatever way they are asked for.",
+    ),
+    setting("limits.caps.min_retry_delay", "The shortest delay between two attempts of one delivery."),
+    setting(
+        "limits.caps.timeout_ms",
+        "The longest timeout of one attempt, growth included, in milliseconds.",
+    ),
+    setting(
+        "limits.caps.webhooks_per_tenant",
+        "How many webhooks one tenant may have, whatever its quota says.",
+    ),
+    setting(
+        "webhooks.require_verification",
+        "For whose webhooks the URL must be verified: always, portal (those of portal sessions) or never.",
+    ),
     setting(
         "webhooks.disable_after",
         "A webhook that has only failed for so long is disabled: nobody looks after it. 0 for never.",

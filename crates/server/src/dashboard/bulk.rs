@@ -68,6 +68,7 @@ fn selection(filter: &DeliveryFilter) -> (Selection, Vec<&'static str>) {
         recoverable: filter.recoverable,
         from: filter.from,
         to: filter.to,
+        tenant_managed_only: false,
     };
     (selection, unheeded)
 }

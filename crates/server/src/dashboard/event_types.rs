@@ -38,8 +38,8 @@ pub(super) async fn list(
 ) -> Shown {
     let paging = asked.query.paging().or_limit(ROWS);
     let listed =
-        app.list_event_types(looking.tenant.clone(), asked.query.archived, paging.request()?).await?;
-    let strict = app.tenant(looking.tenant.clone()).await?.rules.strict_event_types;
+        app.list_event_types(looking.tenant.id.clone(), asked.query.archived, paging.request()?).await?;
+    let strict = app.tenant(looking.tenant.id.clone()).await?.rules.strict_event_types;
     let page = paging.page(listed, |one| one.name.clone(), |one| one);
     let next = page.next_cursor.map(|cursor| asked.with("cursor", &cursor));
     Html::of(&ListPage { frame: looking.frame("event-types"), asked, rows: page.data, next, strict })
@@ -62,7 +62,7 @@ pub(super) async fn one(State(app): State<AppState>, looking: Looking) -> Shown 
 async fn found(app: &AppState, looking: &Looking) -> Result<EventType, Failed> {
     let name = looking.name();
     event_type::validate(name).map_err(|_| AppError::NotFound("event type"))?;
-    Ok(app.event_type(looking.tenant.clone(), name.to_owned()).await?)
+    Ok(app.event_type(looking.tenant.id.clone(), name.to_owned()).await?)
 }
 
 #[derive(Template)]

@@ -1,11 +1,14 @@
 //! The first steps: a webhook, a test event, and seeing it arrive. Shown until there is more to see than that, by
 //! `first_run.html` within the overview.
 
-use redrive_core::{DeliveryStatus, TenantId, webhook::Webhook};
+use redrive_core::{DeliveryStatus, webhook::Webhook};
 use redrive_store::{DeliveryFilter, PageRequest};
 
 use super::page::Failed;
-use crate::{api::AppState, app::deliveries::Seen};
+use crate::{
+    api::AppState,
+    app::{TenantView, deliveries::Seen},
+};
 
 /// With more deliveries than this, nobody needs to be shown how.
 const A_FEW: u32 = 5;
@@ -22,7 +25,7 @@ pub(super) struct FirstRun {
 
 impl FirstRun {
     /// How far a tenant has come; none if it is past its first steps.
-    pub(super) async fn of(app: &AppState, tenant: &TenantId) -> Result<Option<Self>, Failed> {
+    pub(super) async fn of(app: &AppState, tenant: &TenantView) -> Result<Option<Self>, Failed> {
         let two = PageRequest { after: None, offset: 0, limit: 2 };
         let mut webhooks = app.list_webhooks(tenant.clone(), two).await?;
         if webhooks.len() > 1 {

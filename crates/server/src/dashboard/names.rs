@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use redrive_core::{TenantId, WebhookId};
+use redrive_core::WebhookId;
 use redrive_store::PageRequest;
 
 use super::{page::Failed, words};
-use crate::app::{App, names::Named};
+use crate::app::{App, TenantView, names::Named};
 
 /// The most webhooks that a filter lists.
 const CHOICES: u32 = 100;
@@ -20,7 +20,7 @@ impl Names {
     /// Looks all of them up at once.
     pub(super) async fn of(
         app: &App,
-        tenant: &TenantId,
+        tenant: &TenantView,
         ids: impl IntoIterator<Item = WebhookId>,
     ) -> Result<Self, Failed> {
         let ids = ids.into_iter().collect();
@@ -61,7 +61,7 @@ pub(super) struct Choices {
 
 impl Choices {
     /// A tenant's webhooks, and whatever was chosen.
-    pub(super) async fn of(app: &App, tenant: &TenantId, chosen: &str) -> Result<Self, Failed> {
+    pub(super) async fn of(app: &App, tenant: &TenantView, chosen: &str) -> Result<Self, Failed> {
         let page = PageRequest { after: None, offset: 0, limit: CHOICES + 1 };
         let mut found = app.list_webhooks(tenant.clone(), page).await?;
         let more = found.len() > CHOICES as usize;

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use super::{viewer::Viewer, words};
 use crate::{
     api::{AppState, Problem, Query},
-    app::AppError,
+    app::{AppError, Capability},
 };
 
 /// What the frame around every page shows.
@@ -29,8 +29,14 @@ pub(super) struct Frame {
     pub(super) is_admin: bool,
     /// Whether it is a customer's session.
     pub(super) is_portal: bool,
-    /// Whether changes are allowed.
+    /// Whether webhooks may be created and changed.
     pub(super) may_manage: bool,
+    /// Whether deliveries may be sent again or cancelled.
+    pub(super) may_resend: bool,
+    /// Whether signing secrets may be seen once and rotated.
+    pub(super) may_rotate: bool,
+    /// Whether limits of webhooks may be changed.
+    pub(super) may_limit: bool,
     /// Whether publishing is allowed.
     pub(super) may_publish: bool,
     /// When a customer's session ends.
@@ -52,7 +58,10 @@ impl Frame {
             who: viewer.by.name.clone(),
             is_admin: viewer.is_admin(),
             is_portal: viewer.by.session,
-            may_manage: viewer.may_manage(),
+            may_manage: viewer.may_change(Capability::ManageEndpoints),
+            may_resend: viewer.may_change(Capability::Resend),
+            may_rotate: viewer.may_change(Capability::Secrets),
+            may_limit: viewer.may_change(Capability::Limits),
             may_publish: viewer.may_publish(),
             ends: viewer.by.expires_at.filter(|_| viewer.by.session),
             token: viewer.token.clone(),

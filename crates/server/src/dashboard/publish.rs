@@ -60,7 +60,7 @@ struct PublishPage {
 /// The form.
 pub(super) async fn page(State(app): State<AppState>, looking: Looking, asked: Asked<PublishQuery>) -> Shown {
     looking.viewer.by.must_have(Scope::Publish)?;
-    let mut types = app.event_type_names(looking.tenant.clone()).await?;
+    let mut types = app.event_type_names(looking.tenant.id.clone()).await?;
     types.truncate(TYPES);
     let sent = match asked.query.event {
         Some(id) => Some(sent(&app, &looking, id, asked.query.repeated.unwrap_or(false)).await?),
@@ -92,7 +92,7 @@ async fn filled(
     }
     let chosen = query.event_type.clone().unwrap_or_default();
     let example = match event_type::validate(&chosen) {
-        Ok(()) => match app.event_type(looking.tenant.clone(), chosen.clone()).await {
+        Ok(()) => match app.event_type(looking.tenant.id.clone(), chosen.clone()).await {
             Ok(known) => known.example,
             Err(AppError::NotFound(_)) => None,
             Err(error) => return Err(error.into()),

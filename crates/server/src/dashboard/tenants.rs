@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     api::{AppState, TenantsQuery, named},
-    app::{confirmations::AddressStatus, portal},
+    app::{Capability, confirmations::AddressStatus, portal},
 };
 
 /// Rows on one page.
@@ -64,6 +64,17 @@ impl OnePage {
     fn lengths(&self) -> [(u64, &'static str); 4] {
         let longest = portal::LONGEST.as_secs();
         [(900, "15 minutes"), (portal::USUAL.as_secs(), "1 hour"), (8 * 3600, "8 hours"), (longest, "1 day")]
+    }
+
+    /// What a portal session may be allowed, in words, and whether it is unless unticked.
+    fn capabilities(&self) -> [(Capability, &'static str, bool); 4] {
+        let choice = |capability, text| (capability, text, Capability::DEFAULT.contains(&capability));
+        [
+            choice(Capability::ManageEndpoints, "manage endpoints"),
+            choice(Capability::Resend, "send again and cancel"),
+            choice(Capability::Secrets, "see and rotate signing secrets"),
+            choice(Capability::Limits, "change limits and retries"),
+        ]
     }
 
     fn is_always_there(&self) -> bool {

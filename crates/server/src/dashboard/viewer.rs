@@ -9,7 +9,7 @@ use redrive_core::{TenantId, Time};
 use super::page::{Failed, Frame, allowed};
 use crate::{
     api::{AppState, Problem, client_address},
-    app::{Actor, AppError, Caller, Scope, auth::Role, session},
+    app::{Actor, AppError, Caller, Capability, Scope, TenantView, auth::Role, session},
     http::cookie,
 };
 
@@ -32,9 +32,9 @@ impl Viewer {
         self.by.role == Role::Admin
     }
 
-    /// Whether changes are allowed.
-    pub(super) fn may_manage(&self) -> bool {
-        self.by.must_have(Scope::Manage).is_ok()
+    /// Whether changes are allowed for which a portal session needs this capability.
+    pub(super) fn may_change(&self, capability: Capability) -> bool {
+        self.by.must_have(Scope::Manage).is_ok() && self.by.is_capable(capability)
     }
 
     /// Whether publishing is allowed.
@@ -81,8 +81,8 @@ impl FromRequestParts<AppState> for Viewer {
 pub(super) struct Looking {
     /// Who.
     pub(super) viewer: Viewer,
-    /// At whose things.
-    pub(super) tenant: TenantId,
+    /// At whose things, and how much of them is shown.
+    pub(super) tenant: TenantView,
     /// The rest of the path: the id of what is looked at, if there is one.
     id: Option<String>,
 }

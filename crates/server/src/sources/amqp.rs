@@ -463,6 +463,7 @@ fn verdict(error: AppError) -> Verdict {
         AppError::Store(_) | AppError::NotFound(_) | AppError::TooManyExports { .. } => Verdict::Wait(None),
         AppError::Invalid(_)
         | AppError::Unfit { .. }
+        | AppError::Unprocessable { .. }
         | AppError::Conflict { .. }
         | AppError::TooLarge(_)
         | AppError::Unauthorized

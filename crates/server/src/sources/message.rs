@@ -7,7 +7,7 @@ use lapin::{
     BasicProperties,
     types::{AMQPValue, ShortString},
 };
-use redrive_core::{Invalid, TenantId, cloudevents::STRUCTURED, lane::Priority, trace::Trace};
+use redrive_core::{Invalid, TenantId, cloudevents::STRUCTURED, hops, lane::Priority, trace::Trace};
 use redrive_engine::Draft;
 use serde_json::Value;
 
@@ -28,7 +28,7 @@ impl Reading {
     /// The event of a message, in the trace that its headers name.
     pub(crate) fn read(&self, properties: &BasicProperties, body: &Bytes) -> Result<Draft, Problem> {
         let draft = self.event(properties, body)?;
-        Ok(Draft { trace: trace(properties).or(draft.trace), ..draft })
+        Ok(Draft { trace: trace(properties).or(draft.trace), hops: hops_of(properties)?, ..draft })
     }
 
     fn event(&self, properties: &BasicProperties, body: &Bytes) -> Result<Draft, Problem> {
@@ -67,6 +67,7 @@ impl Reading {
             priority: priority.unwrap_or_default(),
             only: None,
             trace: None,
+            hops: 0,
         })
     }
 }
@@ -109,6 +110,22 @@ fn header<'a>(properties: &'a BasicProperties, wanted: &'static str) -> Result<O
         Some(text) => Ok(Some(text)),
         None => Err(Invalid::new(format!("header {wanted}"), "must be a text in UTF-8")),
     }
+}
+
+/// How many deliveries of Redrive a message came through, as a text or a number.
+fn hops_of(properties: &BasicProperties) -> Result<u8, Invalid> {
+    let Some((_, value)) = headers(properties).find(|(name, _)| *name == hops::HEADER) else { return Ok(0) };
+    let number = match value {
+        AMQPValue::ShortShortInt(number) => i64::from(*number),
+        AMQPValue::ShortShortUInt(number) => i64::from(*number),
+        AMQPValue::ShortInt(number) => i64::from(*number),
+        AMQPValue::ShortUInt(number) => i64::from(*number),
+        AMQPValue::LongInt(number) => i64::from(*number),
+        AMQPValue::LongUInt(number) => i64::from(*number),
+        AMQPValue::LongLongInt(number) => *number,
+        _ => return hops::parse(header(properties, hops::HEADER)?.unwrap_or_default()),
+    };
+    hops::parse(&number.to_string())
 }
 
 /// The trace of whoever sent the message. What cannot be used is ignored.

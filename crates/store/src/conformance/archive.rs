@@ -88,6 +88,7 @@ pub async fn what_is_pruned_is_packed_whole(bench: &Arc<Bench>) {
         metadata: Some(Bytes::from_static(br#"{"m": true}"#)),
         subject: Some("ada".into()),
         trace: Trace::of_caller("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "").map(Box::new),
+        hops: 3,
         ..bench.event(at(0))
     };
     let new = bench.fan_out(event, &[(bench.webhook, Birth::Leased)]);
@@ -109,6 +110,7 @@ pub async fn what_is_pruned_is_packed_whole(bench: &Arc<Bench>) {
     assert_eq!(event["metadata"], serde_json::json!({"m": true}));
     assert_eq!(event["subject"], "ada");
     assert_eq!(event["trace_id"], "4bf92f3577b34da6a3ce929d0e0e4736");
+    assert_eq!(event["hops"], 3);
     assert_eq!(of("delivery")["status"], "delivered");
     assert_eq!(of("attempt")["response_body_sample"], "hello");
     assert_eq!(of("attempt")["delivery_id"], new.deliveries[0].id.to_string());

@@ -265,6 +265,7 @@ impl Bench {
             priority: Priority::Normal,
             metadata: None,
             trace: None,
+            hops: 0,
         }
     }
 

@@ -3,11 +3,17 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use redrive_core::{
-    DeadReason, DeliveryId, FailureCategory, TenantId, WebhookId, event::Event, recovery::Recovery,
+    DeadReason, DeliveryId, FailureCategory, TenantId, WebhookId,
+    event::Event,
+    operation::Among,
+    recovery::Recovery,
+    webhook::{ManagedBy, WebhookState},
 };
 
 use super::{Bench, at};
-use crate::{Birth, DeadCount, DeadGroup, DeliveryFilter, Next, Outcome};
+use crate::{
+    Birth, Changed, DeadCount, DeadGroup, DeliveryFilter, Next, Outcome, PageRequest, Versioned, Walk,
+};
 
 const TYPES: [&str; 3] = ["order.created", "order.paid", "order.sent"];
 /// Between the deaths of a scene.
@@ -106,6 +112,66 @@ pub async fn the_dead_are_counted_no_further_than_asked(bench: &Arc<Bench>) {
         let counted = count(bench, &bench.tenant, &DeliveryFilter::default(), most).await;
         let newest = dead.iter().rev().take(most).map(|(_, group)| group);
         assert_eq!((sums(counted.groups.iter()), counted.more), (sums(newest), more), "{most}");
+    }
+}
+
+/// Stores a webhook that the operator manages, deleted or not.
+async fn operator_webhook(bench: &Bench, state: WebhookState) -> WebhookId {
+    let id = bench.new_webhook().await.id;
+    let Versioned { mut webhook, revision } = bench.stored_webhook(id).await;
+    webhook.spec.managed_by = ManagedBy::Operator;
+    webhook.state = state;
+    let changed = bench.store().change_webhook(webhook, revision, None).await.unwrap();
+    assert!(matches!(changed, Changed::Done { .. }), "{changed:?}");
+    id
+}
+
+pub async fn webhooks_that_the_operator_manages_are_left_out_where_asked(bench: &Arc<Bench>) {
+    let own = bench.new_webhook().await.id;
+    let kept = operator_webhook(bench, WebhookState::Active).await;
+    let deleted = operator_webhook(bench, WebhookState::Deleted).await;
+    // Publishes are made from the newest version.
+    let another = bench.new_webhook().await.id;
+    let all = [own, kept, deleted, another];
+    for webhook in all {
+        let new = bench.fan_out(bench.event(at(1)), &[(webhook, Birth::Leased)]);
+        let id = new.deliveries[0].id;
+        bench.publish_new(new).await;
+        let outcome = bench.outcome(id, 1, Next::Dead { reason: DeadReason::Exhausted }, at(2));
+        bench.record(Outcome { webhook, ..outcome }).await;
+    }
+    let page = || PageRequest { after: None, offset: 0, limit: 50 };
+    let sorted = |mut webhooks: Vec<WebhookId>| {
+        webhooks.sort_unstable();
+        webhooks
+    };
+    for (tenant_managed_only, seen) in [(false, all.to_vec()), (true, vec![own, another])] {
+        let filters = [
+            DeliveryFilter { tenant_managed_only, ..DeliveryFilter::default() },
+            DeliveryFilter { tenant_managed_only, webhooks: all.to_vec(), ..DeliveryFilter::default() },
+        ];
+        for filter in filters {
+            let store = bench.store();
+            let listed = store.list_deliveries(bench.tenant.clone(), filter.clone(), page()).await.unwrap();
+            let dead = store.list_dead(bench.tenant.clone(), filter.clone(), page()).await.unwrap();
+            for listed in [listed, dead] {
+                let webhooks = listed.found.iter().map(|delivery| delivery.webhook).collect();
+                assert_eq!(sorted(webhooks), sorted(seen.clone()), "{filter:?}");
+            }
+            let counted = count(bench, &bench.tenant, &filter, 50).await;
+            let webhooks = counted.groups.iter().map(|group| group.webhook).collect();
+            assert_eq!(sorted(webhooks), sorted(seen.clone()), "{filter:?}");
+        }
+    }
+    for (among, webhook) in [(Among::Dead, None), (Among::Deliveries, None), (Among::Deliveries, Some(kept))]
+    {
+        let walk = Walk { among, webhook, from: None, to: None, after: None, limit: 50 };
+        let walked = bench.store().walk_deliveries(bench.tenant.clone(), walk).await.unwrap();
+        assert!(!walked.found.is_empty());
+        for (_, candidate) in walked.found {
+            let is_operator_managed = [kept, deleted].contains(&candidate.webhook);
+            assert_eq!(candidate.is_operator_managed, is_operator_managed, "{among:?}");
+        }
     }
 }
 

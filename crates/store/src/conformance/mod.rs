@@ -83,6 +83,7 @@ macro_rules! conformance_suite {
             a_publisher_that_went_away_is_served_all_the_same,
             what_was_published_survives_reopening,
             the_trace_of_an_event_stays_with_it_through_crashes_and_retries,
+            hop_count_of_an_event_stays_with_it_through_crashes_and_retries,
         }
         $crate::conformance_theme! { $open, idempotency:
             the_same_key_and_body_give_the_first_event,
@@ -327,6 +328,7 @@ macro_rules! conformance_suite {
         $crate::conformance_theme! { $open, dead:
             the_dead_are_counted_by_all_that_tells_them_apart,
             the_dead_are_counted_no_further_than_asked,
+            webhooks_that_the_operator_manages_are_left_out_where_asked,
             the_size_of_the_list_is_known_up_to_a_bound,
         }
         $crate::conformance_theme! { $open, tenancy:

@@ -278,6 +278,33 @@ pub async fn the_trace_of_an_event_stays_with_it_through_crashes_and_retries(ben
     assert_eq!(found, published);
 }
 
+pub async fn hop_count_of_an_event_stays_with_it_through_crashes_and_retries(bench: &Arc<Bench>) {
+    let mut published = HashMap::new();
+    for (hops, keyed, birth) in [
+        (0, false, Birth::Leased),
+        (1, true, Birth::Leased),
+        (5, false, Birth::Waiting(at(20))),
+        (u8::MAX, true, Birth::Waiting(at(20))),
+    ] {
+        let event = Event {
+            idempotency_key: keyed.then(|| bench.delivery_id(at(0)).to_string().into()),
+            hops,
+            ..bench.event(at(10))
+        };
+        let new = bench.fan_out(event.clone(), &[(bench.webhook, birth)]);
+        published.insert(new.deliveries[0].id, hops);
+        bench.publish_new(new).await;
+        assert_eq!(stored(bench, event.id).await.unwrap().event, event);
+    }
+    bench.rescue(bench.epoch, at(20)).await;
+    let epoch = bench.new_epoch().await;
+    let by_ticket = published.keys().take(2).map(|id| Wanted { key: bench.lane(), delivery: *id }).collect();
+    let mut found = bench.store().take(epoch, at(20), at(20), by_ticket, usize::MAX).await.unwrap();
+    found.extend(bench.claim_as(epoch, at(20)).await);
+    let found: HashMap<_, _> = found.iter().map(|one| (one.id, one.event.hops)).collect();
+    assert_eq!(found, published);
+}
+
 pub async fn panic_in_one_callback_does_not_affect_the_others(bench: &Arc<Bench>) {
     let submit_panicking = || {
         let panicking = Box::new(|_| panic!("a callback panics on purpose"));

@@ -18,7 +18,7 @@ use redrive_core::{
     retry::RetryConfig,
     signature::{HeaderForm, LiveSecret, Secret, SignatureConfig},
     time::Span,
-    webhook::{Owner, Webhook, WebhookSpec, WebhookState},
+    webhook::{ManagedBy, Owner, Webhook, WebhookSpec, WebhookState},
 };
 
 use super::{Bench, END, FRESH, RETRY, at, order, page, together};
@@ -74,6 +74,7 @@ pub async fn a_webhook_is_kept_as_it_was_given(bench: &Arc<Bench>) {
             headers: [("x-own".into(), Hidden::new("1"))].into(),
             verify_url: true,
             verified_url: Some("https://example.com/before".into()),
+            managed_by: ManagedBy::Operator,
             auth: Some(EndpointAuth::Bearer { token: Hidden::new("token") }),
             metadata: [("note".into(), "\u{1f600}".into())].into(),
             expires_at: Some(at(123_456)),

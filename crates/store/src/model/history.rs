@@ -59,6 +59,8 @@ pub struct DeliveryFilter {
     pub from: Option<Time>,
     /// Only of events before this time.
     pub to: Option<Time>,
+    /// Only to webhooks that the tenant manages.
+    pub tenant_managed_only: bool,
 }
 
 impl DeliveryFilter {

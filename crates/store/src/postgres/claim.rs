@@ -15,7 +15,7 @@ use tokio_postgres::{Row, types::ToSql};
 
 use super::{
     Postgres,
-    convert::{Col, get, get_opt, plain, trace},
+    convert::{Col, get, get_opt, hops, plain, trace},
     lanes::{self, Keys},
     leases,
     publish::LIVE,
@@ -67,7 +67,7 @@ const DUE: &str = "SELECT k.n, w.delivery, w.due, w.rescues, w.deaths, w.seq,
             d.webhook, d.format, d.attempt_count, d.created_at,
             e.id, e.tenant, e.event_type, e.timestamp, e.idempotency_key, e.source, e.subject, e.priority,
             CASE WHEN w.due <= $4 AND sum(octet_length(e.data) + $6::bigint) OVER (ROWS UNBOUNDED PRECEDING)
-                    - octet_length(e.data) - $6::bigint < $5::bigint THEN e.data END, e.trace
+                    - octet_length(e.data) - $6::bigint < $5::bigint THEN e.data END, e.trace, e.hops
      FROM unnest($1::uuid[], $2::text[], $3::bigint[]) WITH ORDINALITY AS k(webhook, lane, most, n)
      CROSS JOIN LATERAL (
          SELECT * FROM waiting w WHERE w.webhook = k.webhook AND w.lane = k.lane COLLATE \"C\" AND w.place <= $4
@@ -591,6 +591,7 @@ pub(super) fn read_due(row: &Row) -> Result<(Claimed, bool), Failure> {
         // The publisher's own notes are not sent.
         metadata: None,
         trace: trace(row, 19)?,
+        hops: hops(row, 20)?,
     };
     let claimed = Claimed {
         id: get(row, 1)?,

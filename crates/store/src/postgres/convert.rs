@@ -54,6 +54,11 @@ pub(super) fn hash(row: &Row, column: usize) -> Result<[u8; 32], Failure> {
     bytes.try_into().map_err(|_| Failure::Bad("a hash of the wrong length".into()))
 }
 
+/// Reads how many deliveries of Redrive an event came through.
+pub(super) fn hops(row: &Row, column: usize) -> Result<u8, Failure> {
+    Ok(u8::try_from(plain::<i16>(row, column)?).unwrap_or(u8::MAX))
+}
+
 /// Reads the trace that an event belongs to. One that cannot be read is none.
 pub(super) fn trace(row: &Row, column: usize) -> Result<Option<Box<Trace>>, Failure> {
     let bytes: Option<&[u8]> = row.try_get(column)?;

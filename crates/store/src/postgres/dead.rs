@@ -24,6 +24,8 @@ const COUNT: &str = "SELECT x.webhook, x.event_type, x.category, x.reason,
          AND ($9::smallint[] IS NULL OR x.category = ANY($9::smallint[]))
          AND ($10::smallint[] IS NULL OR x.reason = ANY($10::smallint[]))
          AND ($11::integer[] IS NULL OR x.reason * 100 + coalesce(x.category, 0) = ANY($11::integer[]))
+         AND (NOT $12::boolean OR NOT coalesce(
+             (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = x.webhook LIMIT 1), false))
      GROUP BY 1, 2, 3, 4, 5";
 const IS_MORE: &str = "SELECT 1 FROM dead x WHERE x.tenant = $1 AND x.delivery >= $2 AND x.delivery < $3
      ORDER BY x.delivery DESC LIMIT 1 OFFSET $4";
@@ -59,6 +61,7 @@ pub(super) async fn count(
                 &asked.categories,
                 &asked.reasons,
                 &asked.ways,
+                &asked.tenant_managed_only,
             ],
         )
         .await?;

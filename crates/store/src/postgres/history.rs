@@ -6,7 +6,7 @@ use tokio_postgres::{Row, types::ToSql};
 
 use super::{
     Postgres,
-    convert::{Col, get, get_opt, plain, text_opt, trace},
+    convert::{Col, get, get_opt, hops, plain, text_opt, trace},
     dead, listing,
     session::{Failure, Session, Tx},
 };
@@ -19,14 +19,14 @@ macro_rules! event {
     ($rest:literal) => {
         concat!(
             "SELECT e.id, e.tenant, e.seq, e.event_type, e.timestamp, e.idempotency_key, e.source, e.subject,
-                    e.metadata, e.data, e.priority, e.erased_at, e.trace ",
+                    e.metadata, e.data, e.priority, e.erased_at, e.trace, e.hops ",
             $rest
         )
     };
 }
 /// What is read of an event `e`, and how many columns that are.
 pub(super) const EVENT: &str = event!("");
-pub(super) const EVENT_COLUMNS: usize = 13;
+pub(super) const EVENT_COLUMNS: usize = 14;
 const ONE_EVENT: &str = event!("FROM events e WHERE e.tenant = $1 AND e.id = $2");
 
 pub(super) fn read_event(row: &Row) -> Result<StoredEvent, Failure> {
@@ -43,6 +43,7 @@ pub(super) fn read_event(row: &Row) -> Result<StoredEvent, Failure> {
         data: plain::<Vec<u8>>(row, 9)?.into(),
         priority: get(row, 10)?,
         trace: trace(row, 12)?,
+        hops: hops(row, 13)?,
     };
     Ok(StoredEvent { event, sequence_number: plain(row, 2)?, erased_at: get_opt(row, 11)? })
 }

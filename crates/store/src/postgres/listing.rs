@@ -139,14 +139,16 @@ const ASK_DELIVERY: &str = "
     AND (NOT $12::boolean OR w.due IS NULL)
     AND (NOT $13::boolean OR (d.failure_category IS NOT NULL AND d.status <> 2))
     AND ($14::smallint[] IS NULL OR d.dead_reason = ANY($14::smallint[]))
-    AND ($15::integer[] IS NULL OR d.dead_reason * 100 + coalesce(d.failure_category, 0) = ANY($15::integer[]))";
+    AND ($15::integer[] IS NULL OR d.dead_reason * 100 + coalesce(d.failure_category, 0) = ANY($15::integer[]))
+    AND (NOT $19::boolean OR NOT coalesce(
+        (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = d.webhook LIMIT 1), false))";
 /// An event's deliveries are of the same millisecond, and so of the same month. They are looked up event by event.
 const OF_EVENT: &str = "FROM (SELECT * FROM c ORDER BY c.id DESC OFFSET 0) e CROSS JOIN LATERAL (
          SELECT * FROM deliveries d WHERE d.event = e.id
              AND d.id >= (left(e.id::text, 13) || '-0000-0000-000000000000')::uuid
              AND d.id <= (left(e.id::text, 13) || '-ffff-ffff-ffffffffffff')::uuid OFFSET 0) d
      LEFT JOIN LATERAL (SELECT * FROM waiting w WHERE w.delivery = d.id LIMIT 1) w ON true
-     WHERE d.tenant = $1 AND (e.id < $19 OR d.id < $20)";
+     WHERE d.tenant = $1 AND (e.id < $20 OR d.id < $21)";
 const OF_DELIVERY: &str = "FROM (SELECT * FROM c ORDER BY c.id DESC OFFSET 0) c
      CROSS JOIN LATERAL (SELECT * FROM deliveries d WHERE d.id = c.id LIMIT 1) d
      CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.tenant = d.tenant AND e.id = d.event LIMIT 1) e
@@ -220,6 +222,7 @@ pub(super) struct Asked {
     key: Option<String>,
     key_id: Option<Col<EventId>>,
     subject: Option<String>,
+    pub(super) tenant_managed_only: bool,
 }
 
 impl Asked {
@@ -244,6 +247,7 @@ impl Asked {
             key: filter.idempotency_key.clone(),
             key_id: filter.idempotency_key.as_ref().and_then(|key| key.parse().ok()).map(Col),
             subject: filter.subject.clone(),
+            tenant_managed_only: filter.tenant_managed_only,
         }
     }
 
@@ -336,6 +340,7 @@ pub(super) async fn deliveries(
             &asked.key,
             &asked.key_id,
             &asked.subject,
+            &asked.tenant_managed_only,
         ];
         if lead.is_by_event() {
             values.extend([&after_event as &(dyn ToSql + Sync), &after_delivery]);

@@ -33,13 +33,13 @@ macro_rules! insert_events {
          RETURNING t.id, t.next_seq - ($3::bigint[])[array_position($2::text[], t.id)] AS first),
      new_events AS (
          INSERT INTO events (id, tenant, seq, event_type, timestamp, idempotency_key, source, subject, priority,
-                             metadata, data, trace)
+                             metadata, data, trace, hops)
          SELECT e.id, e.tenant, t.first + e.nth, e.event_type, e.timestamp, e.idempotency_key, e.source, e.subject,
-                e.priority, e.metadata, e.data, e.trace
+                e.priority, e.metadata, e.data, e.trace, e.hops
          FROM unnest($5::uuid[], $6::text[], $7::bigint[], $8::text[], $9::bigint[], $27::text[], $10::text[],
-                     $11::text[], $12::smallint[], $13::bytea[], $14::bytea[], $15::bytea[])
+                     $11::text[], $12::smallint[], $13::bytea[], $14::bytea[], $15::bytea[], $28::smallint[])
               AS e(id, tenant, nth, event_type, timestamp, idempotency_key, source, subject, priority, metadata,
-                   data, trace)
+                   data, trace, hops)
          JOIN t ON t.id = e.tenant COLLATE \"C\"),
      new_deliveries AS (
          INSERT INTO deliveries (id, tenant, event, webhook, round, status, format, priority, created_at)
@@ -61,28 +61,28 @@ macro_rules! insert_leases {
     };
 }
 /// Idempotency keys of the same tenants. A key that another transaction has committed is found by the unique index,
-/// whatever the statement's snapshot shows; it is replaced only if it expired no later than $33.
+/// whatever the statement's snapshot shows; it is replaced only if it expired no later than $34.
 macro_rules! take_keys {
     () => {
         "taken AS (
          INSERT INTO idempotency (tenant, key_hash, event, body_hash, expires_at)
          SELECT c.tenant, c.key_hash, c.event, c.body_hash, c.expires_at
-         FROM unnest($28::text[], $29::bytea[], $30::uuid[], $31::bytea[], $32::bigint[])
+         FROM unnest($29::text[], $30::bytea[], $31::uuid[], $32::bytea[], $33::bigint[])
               AS c(tenant, key_hash, event, body_hash, expires_at)
          JOIN t ON t.id = c.tenant COLLATE \"C\"
          ON CONFLICT (tenant, key_hash) DO UPDATE
          SET event = excluded.event, body_hash = excluded.body_hash, expires_at = excluded.expires_at
-         WHERE idempotency.expires_at <= $33
+         WHERE idempotency.expires_at <= $34
          RETURNING tenant), "
     };
 }
 /// The end of a statement with keys. It divides by zero, which rolls everything back, if a key was not taken or if
-/// fewer than $34 tenants were as expected.
+/// fewer than $35 tenants were as expected.
 macro_rules! return_checked {
     () => {
         "SELECT t.id, t.first, 1 / CASE WHEN (SELECT count(*) FROM taken) = (
-                SELECT count(*) FROM unnest($28::text[]) AS c(tenant) JOIN t ON t.id = c.tenant COLLATE \"C\")
-             AND (SELECT count(*) FROM t) >= $34::bigint THEN 1 ELSE 0 END
+                SELECT count(*) FROM unnest($29::text[]) AS c(tenant) JOIN t ON t.id = c.tenant COLLATE \"C\")
+             AND (SELECT count(*) FROM t) >= $35::bigint THEN 1 ELSE 0 END
      FROM (VALUES (1)) AS one(row) LEFT JOIN t ON true"
     };
 }
@@ -99,7 +99,7 @@ const INSERT_WAITING: &str = concat!(
     "new_leases AS (
          INSERT INTO leased (epoch, delivery, webhook, lane, seq)
          SELECT $1, d.id, d.webhook, d.lane, t.first + d.nth
-         FROM unnest($17::uuid[], $18::text[], $20::uuid[], $24::text[], $25::bigint[], $35::bigint[])
+         FROM unnest($17::uuid[], $18::text[], $20::uuid[], $24::text[], $25::bigint[], $36::bigint[])
               AS d(id, tenant, webhook, lane, nth, due)
          JOIN t ON t.id = d.tenant COLLATE \"C\" WHERE d.due IS NULL),
      new_waits AS (
@@ -107,15 +107,15 @@ const INSERT_WAITING: &str = concat!(
          SELECT d.id, d.webhook, d.lane, CASE WHEN d.lane COLLATE \"C\" < 'A' THEN 0 ELSE d.due END,
                 t.first + d.nth, d.due, d.created_at
          FROM unnest($17::uuid[], $18::text[], $20::uuid[], $23::bigint[], $24::text[], $25::bigint[],
-                     $35::bigint[]) AS d(id, tenant, webhook, created_at, lane, nth, due)
+                     $36::bigint[]) AS d(id, tenant, webhook, created_at, lane, nth, due)
          JOIN t ON t.id = d.tenant COLLATE \"C\" WHERE d.due IS NOT NULL),
      k AS (
          SELECT k.webhook, k.lane, k.wake_at
-         FROM unnest($36::uuid[], $37::text[], $38::bigint[], $39::text[]) AS k(webhook, lane, wake_at, tenant)
+         FROM unnest($37::uuid[], $38::text[], $39::bigint[], $40::text[]) AS k(webhook, lane, wake_at, tenant)
          JOIN t ON t.id = k.tenant COLLATE \"C\"), ",
-    early_lanes!("$36", "$40"),
+    early_lanes!("$37", "$41"),
     ", woken AS (",
-    wake_lanes!("$41"),
+    wake_lanes!("$42"),
     ")
      ",
     return_checked!()
@@ -235,7 +235,7 @@ impl<'a> Insertion<'a> {
         Ok(rows)
     }
 
-    /// The values $1 to $27.
+    /// The values $1 to $28.
     fn columns(&self, fence: i64) -> Vec<Column<'_>> {
         let events = || self.events.iter().map(|new| &*new.event);
         let deliveries = || deliveries(&self.events);
@@ -269,10 +269,11 @@ impl<'a> Insertion<'a> {
             Box::new(places.collect::<Vec<_>>()),
             Box::new(fence),
             column(events(), |event| event.idempotency_key.as_deref()),
+            column(events(), |event| i16::from(event.hops)),
         ]
     }
 
-    /// The values $28 to $34. Of two events with the same key the later one keeps it: the earlier one's has expired.
+    /// The values $29 to $35. Of two events with the same key the later one keeps it: the earlier one's has expired.
     fn key_columns(&self) -> Vec<Column<'_>> {
         let mut seen = BTreeSet::new();
         let mut claims: Vec<_> = self
@@ -297,7 +298,7 @@ impl<'a> Insertion<'a> {
         ]
     }
 
-    /// The values $35 to $41.
+    /// The values $36 to $42.
     fn waiting_columns(&self) -> Vec<Column<'_>> {
         let due = |birth| match birth {
             Birth::Leased => None,

@@ -25,7 +25,7 @@ const WANTED: &str = "SELECT k.n, w.delivery, w.due, w.rescues, w.deaths, w.seq,
             d.webhook, d.format, d.attempt_count, d.created_at,
             e.id, e.tenant, e.event_type, e.timestamp, e.idempotency_key, e.source, e.subject, e.priority,
             CASE WHEN sum(octet_length(e.data) + $6::bigint) OVER (ROWS UNBOUNDED PRECEDING)
-                    - octet_length(e.data) - $6::bigint < $5::bigint THEN e.data END, e.trace
+                    - octet_length(e.data) - $6::bigint < $5::bigint THEN e.data END, e.trace, e.hops
      FROM unnest($1::uuid[], $2::uuid[], $3::text[]) WITH ORDINALITY AS k(delivery, webhook, lane, n)
      CROSS JOIN LATERAL (
          SELECT * FROM waiting w WHERE w.delivery = k.delivery LIMIT 1 FOR UPDATE SKIP LOCKED) w

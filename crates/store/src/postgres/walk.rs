@@ -21,7 +21,8 @@ macro_rules! seen {
     ($rest:literal) => {
         concat!(
             "SELECT d.event, d.id, e.event_type, d.webhook, d.status, d.failure_category, d.priority, d.created_at,
-                    d.ended_at, d.redriven_as IS NOT NULL, d.dead_reason, ",
+                    d.ended_at, d.redriven_as IS NOT NULL, d.dead_reason,
+                    coalesce((SELECT h.managed_by_operator FROM webhooks h WHERE h.id = d.webhook LIMIT 1), false), ",
             $rest
         )
     };
@@ -97,8 +98,8 @@ pub(super) async fn deliveries(session: &Session, tenant: &TenantId, walk: &Walk
     };
     let (mut walked, mut last) = (Walked::default(), None);
     for row in &rows {
-        let at: DeliveryId = get(row, 11)?;
-        let Some(event) = get_opt(row, 12)? else {
+        let at: DeliveryId = get(row, 12)?;
+        let Some(event) = get_opt(row, 13)? else {
             // Somebody else's, or not there any more.
             last = Some(WalkCursor { event: EventId::first_at(at.time()), delivery: Some(at) });
             continue;
@@ -118,7 +119,7 @@ pub(super) async fn deliveries(session: &Session, tenant: &TenantId, walk: &Walk
 fn of_events(rows: &[Row], walk: &Walk, most: usize) -> Result<Walked, Failure> {
     let (mut walked, mut events, mut last) = (Walked::default(), 0, None);
     for row in rows {
-        let (event, delivery): (EventId, Option<DeliveryId>) = (get(row, 12)?, get_opt(row, 11)?);
+        let (event, delivery): (EventId, Option<DeliveryId>) = (get(row, 13)?, get_opt(row, 12)?);
         if last.is_none_or(|(before, _)| before != event) {
             events += 1;
         }
@@ -146,6 +147,7 @@ fn candidate(row: &Row) -> Result<Candidate, Failure> {
         ended_at: get_opt(row, 8)?,
         is_redriven: plain(row, 9)?,
         dead_reason: get_opt(row, 10)?,
+        is_operator_managed: plain(row, 11)?,
     })
 }
 

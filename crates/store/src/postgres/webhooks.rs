@@ -297,12 +297,13 @@ async fn store_unpaused(tx: &Session, sealed: &Sealed) -> Result<Option<i64>, Fa
     gates::forgive(tx, webhook).await?;
     tx.execute(
         "INSERT INTO webhooks (id, tenant, revision, state, spec, sealed, created_at, updated_at, deleted, sweeping,
-                               expires_at)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+                               expires_at, managed_by_operator)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
          ON CONFLICT (id) DO UPDATE SET tenant = excluded.tenant, revision = excluded.revision,
              state = excluded.state, spec = excluded.spec, sealed = excluded.sealed,
              created_at = excluded.created_at, updated_at = excluded.updated_at, deleted = excluded.deleted,
-             sweeping = excluded.sweeping, expires_at = excluded.expires_at",
+             sweeping = excluded.sweeping, expires_at = excluded.expires_at,
+             managed_by_operator = excluded.managed_by_operator",
         &[
             &Col(webhook.id),
             &webhook.tenant.as_str(),
@@ -315,6 +316,7 @@ async fn store_unpaused(tx: &Session, sealed: &Sealed) -> Result<Option<i64>, Fa
             &(webhook.state == WebhookState::Deleted),
             &webhook.state.cancels_because().is_some(),
             &webhook.due_at().map(Col),
+            &webhook.spec.is_operator_managed(),
         ],
     )
     .await?;

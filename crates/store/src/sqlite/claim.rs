@@ -26,7 +26,7 @@ const NEXT_WAKE: &str = "SELECT min(wake_at) FROM lanes WHERE pool = ?1 AND held
 const DUE: &str =
     "SELECT w.delivery, w.webhook, w.due, w.rescues, w.deaths, d.format, d.attempt_count, d.created_at,
             e.id, e.tenant, e.event_type, e.data, e.timestamp, e.idempotency_key, e.source, e.subject,
-            e.priority, w.seq, e.trace
+            e.priority, w.seq, e.trace, e.hops
      FROM waiting w JOIN deliveries d ON d.id = w.delivery JOIN events e ON e.tenant = d.tenant AND e.id = d.event
      WHERE w.webhook = ?1 AND w.lane = ?2 ORDER BY w.place, w.seq LIMIT ?3";
 /// Who alone sends to a webhook.
@@ -285,6 +285,7 @@ pub(super) fn read_claimed(row: &Row<'_>) -> rusqlite::Result<Claimed> {
         // The publisher's own notes are not sent.
         metadata: None,
         trace: trace(row, 18)?,
+        hops: row.get(19)?,
     };
     Ok(Claimed {
         id: get(row, 0)?,

@@ -5,7 +5,10 @@ use std::collections::HashMap;
 use redrive_core::{TenantId, Time, WebhookId};
 use rusqlite::{Connection, Row, ToSql};
 
-use super::{convert::Col, listing::Sql};
+use super::{
+    convert::Col,
+    listing::{Sql, is_tenant_managed},
+};
 use crate::{
     DeadCount, DeadGroup, DeliveryFilter,
     codes::Code,
@@ -34,6 +37,9 @@ pub(super) fn count(
         "SELECT webhook, event_type, category, reason, (died_at <= ?) + (died_at <= ?) FROM ({NEWEST}) WHERE true"
     ));
     sql.and_any("webhook", filter.webhooks.iter().copied().map(Col));
+    if filter.tenant_managed_only {
+        sql.push(&format!(" AND {}", is_tenant_managed("webhook")));
+    }
     sql.and_any("event_type", filter.event_types.iter().cloned());
     sql.and_any("category", filter.failure_categories.iter().copied().map(Col));
     sql.and_any("reason", filter.dead_reasons.iter().copied().map(Col));

@@ -16,7 +16,7 @@ use crate::{
 
 pub(super) const EVENT: &str =
     "SELECT id, tenant, seq, event_type, timestamp, idempotency_key, source, subject, metadata, data,
-            priority, erased_at, trace FROM events";
+            priority, erased_at, trace, hops FROM events";
 
 pub(super) fn read_event(row: &Row<'_>) -> rusqlite::Result<StoredEvent> {
     let event = Event {
@@ -31,6 +31,7 @@ pub(super) fn read_event(row: &Row<'_>) -> rusqlite::Result<StoredEvent> {
         data: row.get::<_, Vec<u8>>(9)?.into(),
         priority: get(row, 10)?,
         trace: trace(row, 12)?,
+        hops: row.get(13)?,
     };
     Ok(StoredEvent { event, sequence_number: row.get(2)?, erased_at: get_opt(row, 11)? })
 }

@@ -193,6 +193,11 @@ fn ask_event(sql: &mut Sql, key: Option<&String>, subject: Option<&String>, type
     sql.and_any("e.event_type", types.iter().cloned());
 }
 
+/// The condition that the tenant manages the webhook in this column.
+pub(super) fn is_tenant_managed(column: &str) -> String {
+    format!("NOT coalesce((SELECT h.managed_by_operator FROM webhooks h WHERE h.id = {column}), 0)")
+}
+
 /// Adds what a filter says about deliveries. The times are in the range that is walked.
 fn ask_delivery(sql: &mut Sql, filter: &DeliveryFilter) {
     match filter.status {
@@ -206,6 +211,9 @@ fn ask_delivery(sql: &mut Sql, filter: &DeliveryFilter) {
         None => {}
     }
     sql.and_any("d.webhook", filter.webhooks.iter().copied().map(Col));
+    if filter.tenant_managed_only {
+        sql.push(&format!(" AND {}", is_tenant_managed("d.webhook")));
+    }
     sql.and_any("d.failure_category", filter.failure_categories.iter().copied().map(Col));
     if let Some(code) = filter.status_code {
         let (first, last) = code.range();

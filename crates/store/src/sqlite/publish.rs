@@ -137,7 +137,7 @@ fn take_key(transaction: &Transaction<'_>, event: &Event, claim: &KeyClaim) -> r
 
 fn insert_event(transaction: &Transaction<'_>, event: &Event, seq: i64) -> rusqlite::Result<()> {
     transaction
-        .prepare_cached("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)")?
+        .prepare_cached("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)")?
         .execute((
             Col(event.id),
             event.tenant.as_str(),
@@ -150,6 +150,7 @@ fn insert_event(transaction: &Transaction<'_>, event: &Event, seq: i64) -> rusql
             Col(event.priority),
             event.metadata.as_deref(),
             event.trace.as_ref().map(|trace| trace.to_bytes()),
+            event.hops,
             &event.data[..],
         ))?;
     Ok(())

@@ -14,7 +14,7 @@ use crate::{Claimed, Epoch, Wanted};
 const WANTED: &str =
     "SELECT w.delivery, w.webhook, w.due, w.rescues, w.deaths, d.format, d.attempt_count, d.created_at,
             e.id, e.tenant, e.event_type, e.data, e.timestamp, e.idempotency_key, e.source, e.subject,
-            e.priority, w.seq, e.trace
+            e.priority, w.seq, e.trace, e.hops
      FROM waiting w JOIN deliveries d ON d.id = w.delivery JOIN events e ON e.tenant = d.tenant AND e.id = d.event
      WHERE w.delivery = ?1 AND w.webhook = ?2 AND w.lane = ?3 AND w.due <= ?4";
 

@@ -13,7 +13,8 @@ use crate::{EventHead, Walk, WalkCursor, Walked};
 
 const SEEN: &str =
     "d.event, d.id, e.event_type, d.webhook, d.status, d.failure_category, d.priority, d.created_at,
-         d.ended_at, d.redriven_as IS NOT NULL, d.dead_reason";
+         d.ended_at, d.redriven_as IS NOT NULL, d.dead_reason,
+         coalesce((SELECT h.managed_by_operator FROM webhooks h WHERE h.id = d.webhook), 0)";
 const EVENT: &str = "events e ON e.tenant = d.tenant AND e.id = d.event";
 
 /// Deliveries looked at for each event that is, at the most and on average.
@@ -82,7 +83,7 @@ pub(super) fn deliveries(
     let (mut walked, mut seen, mut last) = (Walked::default(), 0, None);
     while let Some(row) = rows.next()? {
         seen += 1;
-        let at = get(row, 11)?;
+        let at = get(row, 12)?;
         match get_opt(row, 0)? {
             Some(event) => {
                 let cursor = WalkCursor { event, delivery: Some(at) };
@@ -102,7 +103,7 @@ fn of_events(rows: &mut Rows<'_>, walk: &Walk) -> rusqlite::Result<Walked> {
     let (mut walked, mut seen, mut events, mut last) = (Walked::default(), 0, 0, None);
     while let Some(row) = rows.next()? {
         seen += 1;
-        let (event, delivery): (EventId, Option<DeliveryId>) = (get(row, 12)?, get_opt(row, 11)?);
+        let (event, delivery): (EventId, Option<DeliveryId>) = (get(row, 13)?, get_opt(row, 12)?);
         if last.is_none_or(|(before, _)| before != event) {
             events += 1;
         }
@@ -131,6 +132,7 @@ fn candidate(row: &Row<'_>) -> rusqlite::Result<Candidate> {
         ended_at: get_opt(row, 8)?,
         is_redriven: row.get(9)?,
         dead_reason: get_opt(row, 10)?,
+        is_operator_managed: row.get(11)?,
     })
 }
 

@@ -250,8 +250,8 @@ pub(super) fn store(transaction: &WriteTransaction<'_>, sealed: &Sealed) -> rusq
     gates::forgive(transaction, webhook)?;
     transaction
         .prepare_cached(&format!(
-            "INSERT OR REPLACE INTO webhooks ({COLUMNS}, deleted, sweeping, expires_at)
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            "INSERT OR REPLACE INTO webhooks ({COLUMNS}, deleted, sweeping, expires_at, managed_by_operator)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
         ))?
         .execute((
             Col(webhook.id),
@@ -265,6 +265,7 @@ pub(super) fn store(transaction: &WriteTransaction<'_>, sealed: &Sealed) -> rusq
             webhook.state == WebhookState::Deleted,
             webhook.state.cancels_because().is_some(),
             webhook.due_at().map(Col),
+            webhook.spec.is_operator_managed(),
         ))?;
     gates::pause(transaction, webhook)?;
     changes::tell(transaction, &Change::Webhook(webhook.tenant.clone(), webhook.id))?;

@@ -2,6 +2,7 @@
 
 use redrive_core::{
     AttemptId, DeliveryId, EventId, FailureCategory, Time, WebhookId, breaker::CircuitState, event::Event,
+    hops,
 };
 use redrive_engine::Settings;
 use redrive_store::{Delivery, StoredAttempt};
@@ -174,6 +175,7 @@ pub(crate) fn request_headers(stored: &StoredAttempt, event: &Event) -> Vec<Head
         ("x-webhook-timestamp", attempt.executed_at.to_string()),
         ("x-webhook-signature", "[redacted]".into()),
         ("x-idempotency-key", event.key()),
+        (hops::HEADER, hops::next(event.hops).to_string()),
     ];
     let noted = header_views(attempt.custom_headers.as_deref());
     let is_noted = |name: &str| noted.iter().any(|header| header.name == name);

@@ -9,7 +9,7 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use redrive_core::{DeliveryId, EventId, TenantId, WebhookId, lane::Priority};
+use redrive_core::{DeliveryId, EventId, WebhookId, lane::Priority};
 use redrive_store::{DeliveryCursor, DeliveryFilter};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -24,11 +24,11 @@ use super::{
     AppState,
     events::TenantQuery,
     export::stream,
-    extract::{Id, Ids, Manages, May, OptionalJson, Query, Reads},
+    extract::{Id, Ids, May, OptionalJson, Query, Reads, Resends},
     page::{Page, Paging},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
-use crate::app::{App, AppError, deliveries::Seen};
+use crate::app::{App, AppError, TenantView, deliveries::Seen};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
@@ -49,7 +49,7 @@ pub(crate) fn cursor_of(seen: &Seen) -> DeliveryCursor {
 
 async fn page_of(
     app: &App,
-    tenant: TenantId,
+    tenant: TenantView,
     filter: DeliveryFilter,
     paging: &Paging,
 ) -> Result<Page<DeliveryView>, Problem> {
@@ -59,7 +59,7 @@ async fn page_of(
 
 pub(super) async fn list_of_event(
     app: &App,
-    tenant: TenantId,
+    tenant: TenantView,
     event: EventId,
     paging: &Paging,
 ) -> Result<Page<DeliveryView>, Problem> {
@@ -131,7 +131,7 @@ async fn export(
 /// What a tenant's deliveries are exported as; dead letters alone if so.
 pub(crate) fn exported(
     app: &AppState,
-    tenant: TenantId,
+    tenant: TenantView,
     query: &ExportQuery,
     dead: bool,
 ) -> Result<Response, Problem> {
@@ -237,7 +237,7 @@ impl From<Seen> for RetryView {
 )]
 async fn retry(
     State(app): State<AppState>,
-    May(caller, _): May<Manages>,
+    May(caller, _): May<Resends>,
     Id(id): Id<DeliveryId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<RetryInput>,
@@ -255,7 +255,7 @@ async fn retry(
 )]
 async fn retry_of_webhook(
     State(app): State<AppState>,
-    May(caller, _): May<Manages>,
+    May(caller, _): May<Resends>,
     Ids(webhook, id): Ids<WebhookId, DeliveryId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<RetryInput>,
@@ -278,7 +278,7 @@ async fn retry_of_webhook(
 )]
 async fn cancel(
     State(app): State<AppState>,
-    May(caller, _): May<Manages>,
+    May(caller, _): May<Resends>,
     Id(id): Id<DeliveryId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<TenantInput>,

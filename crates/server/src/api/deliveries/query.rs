@@ -67,6 +67,7 @@ macro_rules! delivery_query {
                     recoverable: self.recoverable,
                     from: self.from,
                     to: self.to,
+                    tenant_managed_only: false,
                 })
             }
         }

@@ -160,5 +160,6 @@ fn draft(incoming: Incoming, data: Bytes, tenant: TenantId) -> Draft {
         priority: Priority::default(),
         only: None,
         trace: incoming.trace.map(Box::new),
+        hops: 0,
     }
 }

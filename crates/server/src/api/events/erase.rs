@@ -31,7 +31,7 @@ pub(super) async fn erase(
     Query(query): Query<TenantQuery>,
 ) -> Result<axum::Json<EventView>, Problem> {
     let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
-    Ok(axum::Json(App::erase_event(&app, &caller, tenant, id).await?.into()))
+    Ok(axum::Json(App::erase_event(&app, &caller, tenant.id, id).await?.into()))
 }
 
 /// Whose payloads to erase.
@@ -69,6 +69,6 @@ pub(super) async fn erase_subject(
     Json(input): Json<EraseInput>,
 ) -> Result<axum::Json<ErasedView>, Problem> {
     let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
-    let done = App::erase_subject(&app, &caller, tenant, input.subject).await?;
+    let done = App::erase_subject(&app, &caller, tenant.id, input.subject).await?;
     Ok(axum::Json(ErasedView { erased: done.erased, finished: done.finished }))
 }

@@ -28,11 +28,11 @@ use super::{
     AppState,
     deliveries::{AttemptView, DeliveryView, list_of_event},
     export::{Format, stream},
-    extract::{Id, List, Manages, May, OptionalJson, Query, Reads},
+    extract::{Id, List, May, OptionalJson, Query, Reads, Resends},
     page::{Page, Paging},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
-use crate::app::App;
+use crate::app::{App, TenantView};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
@@ -219,7 +219,7 @@ async fn export(
 /// What a tenant's events are exported as.
 pub(crate) fn exported(
     app: &AppState,
-    tenant: TenantId,
+    tenant: TenantView,
     query: &EventExportQuery,
 ) -> Result<Response, Problem> {
     let pages = app.export_events(tenant, query.filter())?;
@@ -339,7 +339,7 @@ pub(super) struct ReplayView {
 )]
 async fn replay(
     State(app): State<AppState>,
-    May(caller, _): May<Manages>,
+    May(caller, _): May<Resends>,
     Id(id): Id<EventId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<ReplayInput>,

@@ -10,11 +10,11 @@ use std::borrow::Cow;
 
 use axum::{
     extract::State,
-    http::StatusCode,
+    http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use redrive_core::{EventId, Invalid, TenantId, Time, lane::Priority};
+use redrive_core::{EventId, Invalid, TenantId, Time, hops, lane::Priority};
 use redrive_engine::{Draft, Receipt};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -167,6 +167,7 @@ fn draft(input: EventInput<'_>, body: &Bytes, tenant: TenantId) -> Result<Draft,
         priority: input.priority.unwrap_or_default(),
         only: None,
         trace: None,
+        hops: 0,
     })
 }
 
@@ -215,6 +216,12 @@ pub(super) fn payload(data: &RawValue, body: &Bytes) -> Bytes {
     if body.len() <= data.len() + SPARE { body.slice_ref(data) } else { Bytes::copy_from_slice(data) }
 }
 
+/// How many deliveries of Redrive the request's events came through.
+fn hops_of(headers: &HeaderMap) -> Result<u8, Invalid> {
+    // What is no text is no count either.
+    hops::largest(headers.get_all(hops::HEADER).iter().map(|value| value.to_str().unwrap_or_default()))
+}
+
 fn header_key(raw: &Raw) -> Result<Option<&str>, Problem> {
     let Some(value) = raw.headers.get("idempotency-key") else { return Ok(None) };
     let text = value.to_str().map_err(|_| Invalid::new("Idempotency-Key", "must be visible ASCII"))?;
@@ -250,10 +257,10 @@ pub(super) async fn publish(
                 input.idempotency_key = Some(Cow::Borrowed(key));
             }
             let tenant = app.acts_for(&caller, input.tenant_id.as_deref().or(named)).await?;
-            draft(input, &raw.body, tenant)?
+            draft(input, &raw.body, tenant.id)?
         }
         mode @ (Mode::Structured | Mode::Binary) => {
-            let tenant = app.acts_for(&caller, named).await?;
+            let tenant = app.acts_for(&caller, named).await?.id;
             let mut draft = match mode {
                 Mode::Structured => cloudevents::structured(&raw.body, &raw.body, tenant)?,
                 _ => cloudevents::binary(&raw, tenant)?,
@@ -266,6 +273,7 @@ pub(super) async fn publish(
         Mode::Batch => return Err(cloudevents::wrong_place(Mode::Batch)),
     };
     draft.trace = trace::of(&raw.headers).or(draft.trace);
+    draft.hops = hops_of(&raw.headers)?;
     let receipt = app.publish(draft).await?;
     let status = if receipt.duplicate { StatusCode::OK } else { StatusCode::ACCEPTED };
     Ok((status, axum::Json(PublishedView::from(receipt))).into_response())
@@ -300,12 +308,12 @@ pub(super) async fn publish_batch(
     if events.is_empty() || events.len() > MAX_BATCH {
         return Err(Invalid::new("events", format!("must hold 1 to {MAX_BATCH} events")).into());
     }
-    let trace = trace::of(&raw.headers);
+    let (trace, hops) = (trace::of(&raw.headers), hops_of(&raw.headers)?);
     let mut under_way = Vec::with_capacity(events.len());
     for event in &events {
         under_way.push(match item(event, &raw.body, mode, &tenant) {
             Ok(draft) => {
-                let draft = Draft { trace: trace.clone().or(draft.trace), ..draft };
+                let draft = Draft { trace: trace.clone().or(draft.trace), hops, ..draft };
                 UnderWay::Publishing(Box::pin(publish_one(app.clone(), draft)))
             }
             Err(problem) => UnderWay::Over(Err(problem)),

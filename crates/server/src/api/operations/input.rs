@@ -63,6 +63,7 @@ impl BatchFilter {
             recoverable: self.recoverable,
             from: self.from,
             to: self.to,
+            tenant_managed_only: false,
         })
     }
 }
@@ -207,6 +208,7 @@ impl PurgeQuery {
             recoverable: self.recoverable,
             from: self.from,
             to: self.to,
+            tenant_managed_only: false,
         }
     }
 }

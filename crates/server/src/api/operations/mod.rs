@@ -9,7 +9,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use redrive_core::{
-    Invalid, OperationId, TenantId, WebhookId,
+    Invalid, OperationId, WebhookId,
     operation::{Among, OperationKind, OperationState, Turn},
 };
 use redrive_store::OperationOrder;
@@ -26,11 +26,11 @@ use super::{
     AppState,
     deliveries::TenantInput,
     events::TenantQuery,
-    extract::{Id, Json, Manages, May, NoBody, OptionalJson, Query, Reads},
+    extract::{Id, Json, May, NoBody, OptionalJson, Query, Reads, Resends},
     page::{Page, Paging},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
-use crate::app::{Actor, App, operations::events_for};
+use crate::app::{Actor, App, TenantView, operations::events_for};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
@@ -46,7 +46,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(resume))
 }
 
-async fn dry_run(app: &App, tenant: TenantId, order: OperationOrder) -> Result<Response, Problem> {
+async fn dry_run(app: &App, tenant: TenantView, order: OperationOrder) -> Result<Response, Problem> {
     let view = DryRunView::from(app.dry_run(tenant, order).await?);
     Ok((StatusCode::OK, axum::Json(view)).into_response())
 }
@@ -91,7 +91,7 @@ async fn retry_batch(
 )]
 async fn retry_dead(
     State(app): State<AppState>,
-    May(caller, _): May<Manages>,
+    May(caller, _): May<Resends>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<RetryBatchInput>,
 ) -> Result<Response, Problem> {
@@ -112,7 +112,7 @@ async fn retry_dead(
 )]
 async fn retry_deliveries(
     State(app): State<AppState>,
-    May(caller, _): May<Manages>,
+    May(caller, _): May<Resends>,
     Query(query): Query<TenantQuery>,
     Json(input): Json<RetryBatchInput>,
 ) -> Result<Response, Problem> {
@@ -144,7 +144,7 @@ async fn soon(app: &App, operation: redrive_store::Operation) -> Result<Response
 )]
 async fn cancel_deliveries(
     State(app): State<AppState>,
-    May(caller, _): May<Manages>,
+    May(caller, _): May<Resends>,
     Query(query): Query<TenantQuery>,
     Json(input): Json<CancelBatchInput>,
 ) -> Result<Response, Problem> {
@@ -187,7 +187,7 @@ pub(super) enum DoneOrDryRun {
 )]
 async fn purge(
     State(app): State<AppState>,
-    May(caller, _): May<Manages>,
+    May(caller, _): May<Resends>,
     Query(query): Query<PurgeQuery>,
     NoBody: NoBody,
 ) -> Result<Response, Problem> {
@@ -220,7 +220,7 @@ async fn purge(
 )]
 async fn backfill(
     State(app): State<AppState>,
-    May(caller, _): May<Manages>,
+    May(caller, _): May<Resends>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
     Json(input): Json<BackfillInput>,
@@ -299,7 +299,7 @@ async fn turn(
 )]
 async fn cancel(
     State(app): State<AppState>,
-    May(caller, _): May<Manages>,
+    May(caller, _): May<Resends>,
     Id(id): Id<OperationId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<TenantInput>,
@@ -314,7 +314,7 @@ async fn cancel(
 )]
 async fn pause(
     State(app): State<AppState>,
-    May(caller, _): May<Manages>,
+    May(caller, _): May<Resends>,
     Id(id): Id<OperationId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<TenantInput>,
@@ -329,7 +329,7 @@ async fn pause(
 )]
 async fn resume(
     State(app): State<AppState>,
-    May(caller, _): May<Manages>,
+    May(caller, _): May<Resends>,
     Id(id): Id<OperationId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<TenantInput>,

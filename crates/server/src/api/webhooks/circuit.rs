@@ -16,7 +16,7 @@ use crate::{
     api::{
         AppState,
         events::TenantQuery,
-        extract::{Id, Json, Manages, May, Query},
+        extract::{Id, Json, ManagesEndpoints, May, Query},
         problem::{ChangeProblems, Problem},
     },
     app::circuit::CircuitSeen,
@@ -139,7 +139,7 @@ impl CircuitInput {
 )]
 pub(super) async fn act(
     State(app): State<AppState>,
-    May(caller, _): May<Manages>,
+    May(caller, _): May<ManagesEndpoints>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
     Json(input): Json<CircuitInput>,

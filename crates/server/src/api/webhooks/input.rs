@@ -13,7 +13,7 @@ use redrive_core::{
     limiter::RateLimit,
     retry::RetryConfig,
     signature::SignatureConfig,
-    webhook::{Owner, WebhookSpec, WebhookState},
+    webhook::{ManagedBy, Owner, SuppliedCredentials, WebhookSpec, WebhookState},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -88,6 +88,8 @@ pub(crate) struct WebhookInput {
     auth: Option<Option<AuthInput>>,
     /// Whether your endpoint has to echo a challenge before it gets events, and again when the URL changes.
     verify_url: Option<bool>,
+    /// Who manages it: with `operator`, portal sessions see nothing of it. `tenant` if left out. Not for sessions.
+    managed_by: Option<ManagedBy>,
     /// Your own notes.
     metadata: Option<BTreeMap<String, String>>,
     /// When it is to be disabled, in the future; null for never.
@@ -123,6 +125,15 @@ pub(crate) enum AuthInput {
 }
 
 impl AuthInput {
+    /// Whether its secret part is written out, rather than shown redacted.
+    fn is_supplied(&self) -> bool {
+        match self {
+            Self::Basic { password: secret, .. } | Self::Bearer { token: secret } => {
+                secret.reveal() != REDACTED
+            }
+        }
+    }
+
     /// The same with what was shown redacted put back.
     fn unredacted(&self, known: Option<&EndpointAuth>) -> Result<EndpointAuth, Invalid> {
         let value =
@@ -208,7 +219,8 @@ impl WebhookInput {
         Ok(spec)
     }
 
-    pub(super) fn apply_to(&self, spec: &mut WebhookSpec) -> Result<(), AppError> {
+    /// Applies what is written to a webhook. Returns which confidential values came along, rather than being kept.
+    pub(super) fn apply_to(&self, spec: &mut WebhookSpec) -> Result<SuppliedCredentials, AppError> {
         fn put<T: Clone>(to: &mut T, from: &Option<T>) {
             if let Some(value) = from {
                 to.clone_from(value);
@@ -235,6 +247,7 @@ impl WebhookInput {
         put(&mut spec.metadata, &self.metadata);
         put(&mut spec.owner, &self.owner()?);
         put(&mut spec.verify_url, &self.verify_url);
+        put(&mut spec.managed_by, &self.managed_by);
         if let Some(headers) = &self.headers {
             spec.headers = unredacted(headers, &spec.headers)?;
         }
@@ -242,7 +255,16 @@ impl WebhookInput {
             let known = spec.auth.as_ref();
             spec.auth = auth.as_ref().map(|auth| auth.unredacted(known)).transpose()?;
         }
-        Ok(())
+        Ok(self.supplied_credentials())
+    }
+
+    fn supplied_credentials(&self) -> SuppliedCredentials {
+        let is_new = |(_, value): &(&String, &String)| value.as_str() != REDACTED;
+        let headers = self.headers.iter().flatten().filter(is_new);
+        SuppliedCredentials {
+            headers: headers.map(|(name, _)| name.to_ascii_lowercase()).collect(),
+            auth: self.auth.as_ref().is_some_and(|auth| auth.as_ref().is_some_and(AuthInput::is_supplied)),
+        }
     }
 }
 

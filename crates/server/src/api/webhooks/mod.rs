@@ -30,12 +30,12 @@ pub(crate) use self::{input::WebhookInput, view::REDACTED};
 use super::{
     AppState,
     events::{PublishedView, TenantQuery},
-    extract::{Id, Json, Manages, May, OptionalJson, Query, Reads},
+    extract::{Id, Json, ManagesEndpoints, May, OptionalJson, Query, Reads, RotatesSecrets},
     page::{Page, Paging},
     preferences::AddressView,
     problem::{ChangeProblems, Problem, ReadProblems},
 };
-use crate::app::{Actor, AppError, webhooks::DEFAULT_OVERLAP};
+use crate::app::{Actor, AppError, Capability, TenantView, webhooks::DEFAULT_OVERLAP};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
@@ -57,7 +57,8 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 async fn seen(app: &AppState, webhook: Webhook) -> Result<WebhookView, AppError> {
     let last_success_at = app.last_success(webhook.id).await?;
     let tenant = webhook.tenant.clone();
-    let view = WebhookView::new(webhook, last_success_at, app.engine().clock().now());
+    let capped = app.capped_limits(&webhook.spec);
+    let view = WebhookView::new(webhook, last_success_at, app.engine().clock().now()).capped(capped);
     with_confirmation(app, tenant, view).await
 }
 
@@ -78,13 +79,14 @@ fn parse_secret(text: Option<&str>) -> Result<Option<Secret>, Problem> {
 /// Says what is wrong with what somebody writes about a webhook, as far as it is written. Nothing is stored.
 pub(crate) async fn check_written(
     app: &AppState,
-    tenant: TenantId,
+    by: &Actor,
+    tenant: TenantView,
     id: Option<WebhookId>,
     input: &WebhookInput,
 ) -> Result<(), Problem> {
     parse_secret(input.secret.as_deref())?;
     input.wants_state()?;
-    Ok(app.check_webhook(tenant, id, |spec| input.apply_to(spec)).await?)
+    Ok(app.check_webhook(by, tenant, id, |spec| input.apply_to(spec)).await?)
 }
 
 /// Register a webhook
@@ -92,11 +94,11 @@ pub(crate) async fn check_written(
 /// Every event that is acknowledged from then on reaches it.
 #[utoipa::path(
     post, path = "/v1/webhooks", tag = "webhooks", params(TenantQuery), request_body = WebhookInput,
-    responses((status = 201, description = "`secret` is shown this once", body = WebhookView), ChangeProblems),
+    responses((status = 201, description = "`secret` is shown this once, except to a portal session without the capability `secrets`", body = WebhookView), ChangeProblems),
 )]
 async fn create(
     State(app): State<AppState>,
-    May(caller, _): May<Manages>,
+    May(caller, _): May<ManagesEndpoints>,
     Query(query): Query<TenantQuery>,
     Json(input): Json<WebhookInput>,
 ) -> Result<Response, Problem> {
@@ -105,8 +107,12 @@ async fn create(
     let mut state = WebhookState::Active;
     input.wants_state()?.unwrap_or(InputState::Active).apply_to(&mut state);
     let webhook = app.create_webhook(&caller, tenant.clone(), input.new_spec()?, secret, state).await?;
-    let view = WebhookView::with_secret(webhook, None, app.engine().clock().now());
-    let view = with_confirmation(&app, tenant, view).await?;
+    let now = app.engine().clock().now();
+    let view = match caller.is_capable(Capability::Secrets) {
+        true => WebhookView::with_secret(webhook, None, now),
+        false => WebhookView::new(webhook, None, now),
+    };
+    let view = with_confirmation(&app, tenant.id, view).await?;
     Ok((StatusCode::CREATED, axum::Json(view)).into_response())
 }
 
@@ -160,7 +166,7 @@ async fn list(
         data.push(WebhookView::new(webhook, last_success_at, now));
     }
     // One read for all owners.
-    let states = app.address_states(tenant, data.iter().filter_map(WebhookView::owner_email)).await?;
+    let states = app.address_states(tenant.id, data.iter().filter_map(WebhookView::owner_email)).await?;
     let with_state = |view: WebhookView| {
         let address = view.owner_email().map(same_address);
         let state = states.iter().find(|state| Some(&state.address) == address.as_ref()).cloned();
@@ -202,7 +208,7 @@ async fn change(
         }
         input.apply_to(&mut webhook.spec)
     };
-    Ok(seen(app, app.change_webhook(by, "webhook.update", tenant, id, apply).await?).await?)
+    Ok(seen(app, app.update_webhook(by, tenant, id, apply).await?).await?)
 }
 
 /// Change a webhook
@@ -215,7 +221,7 @@ async fn change(
 )]
 async fn patch(
     State(app): State<AppState>,
-    May(caller, _): May<Manages>,
+    May(caller, _): May<ManagesEndpoints>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
     Json(input): Json<WebhookInput>,
@@ -235,7 +241,7 @@ async fn patch(
 )]
 async fn put(
     state: State<AppState>,
-    who: May<Manages>,
+    who: May<ManagesEndpoints>,
     id: Id<WebhookId>,
     query: Query<TenantQuery>,
     input: Json<WebhookInput>,
@@ -252,7 +258,7 @@ async fn put(
 )]
 async fn delete(
     State(app): State<AppState>,
-    May(caller, _): May<Manages>,
+    May(caller, _): May<ManagesEndpoints>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
 ) -> Result<StatusCode, Problem> {
@@ -284,7 +290,7 @@ pub(super) struct RotateInput {
 )]
 async fn rotate_secret(
     State(app): State<AppState>,
-    May(caller, _): May<Manages>,
+    May(caller, _): May<RotatesSecrets>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<RotateInput>,
@@ -321,7 +327,7 @@ pub(super) struct TestInput {
 )]
 async fn test(
     State(app): State<AppState>,
-    May(caller, _): May<Manages>,
+    May(caller, _): May<ManagesEndpoints>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<TestInput>,

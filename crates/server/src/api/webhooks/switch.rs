@@ -9,7 +9,7 @@ use crate::{
         AppState,
         deliveries::TenantInput,
         events::TenantQuery,
-        extract::{Id, Manages, May, OptionalJson, Query},
+        extract::{Id, ManagesEndpoints, May, OptionalJson, Query},
         problem::{ChangeProblems, Problem},
     },
     app::App,
@@ -25,7 +25,7 @@ use crate::{
 )]
 pub(super) async fn pause(
     State(app): State<AppState>,
-    May(caller, _): May<Manages>,
+    May(caller, _): May<ManagesEndpoints>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<TenantInput>,
@@ -45,7 +45,7 @@ pub(super) async fn pause(
 )]
 pub(super) async fn resume(
     State(app): State<AppState>,
-    May(caller, _): May<Manages>,
+    May(caller, _): May<ManagesEndpoints>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<TenantInput>,
@@ -65,7 +65,7 @@ pub(super) async fn resume(
 )]
 pub(super) async fn enable(
     State(app): State<AppState>,
-    May(caller, _): May<Manages>,
+    May(caller, _): May<ManagesEndpoints>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<TenantInput>,
@@ -87,7 +87,7 @@ pub(super) async fn enable(
 )]
 pub(super) async fn disable(
     State(app): State<AppState>,
-    May(caller, _): May<Manages>,
+    May(caller, _): May<ManagesEndpoints>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<TenantInput>,
@@ -109,7 +109,7 @@ pub(super) async fn disable(
 )]
 pub(super) async fn verify(
     State(app): State<AppState>,
-    May(caller, _): May<Manages>,
+    May(caller, _): May<ManagesEndpoints>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
     OptionalJson(input): OptionalJson<TenantInput>,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use redrive_core::{
     TenantId, Time, WebhookId,
     breaker::BreakerConfig,
+    caps::EffectiveLimits,
     confidential::EndpointAuth,
     event::PayloadFormat,
     event_type::Pattern,
@@ -14,7 +15,7 @@ use redrive_core::{
     retry::RetryConfig,
     signature::{LiveSecret, Scheme, SignatureConfig, rotation_due},
     verification::Verification,
-    webhook::{Owner, Webhook, WebhookState},
+    webhook::{ManagedBy, Owner, Webhook, WebhookState},
 };
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -75,6 +76,11 @@ pub(crate) struct WebhookView {
     ordering_guarantee: Ordering,
     /// Requests at once; null for the server's default.
     max_in_flight: Option<u32>,
+    /// The limits in force where the operator's caps are lower than what is set; left out otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    effective_limits: Option<EffectiveLimitsView>,
+    /// Who manages it: portal sessions see nothing of those of the `operator`.
+    managed_by: ManagedBy,
     /// Headers sent along; values are not shown.
     headers: BTreeMap<String, String>,
     /// How the endpoint is convinced, beside the signature; values are not shown.
@@ -100,6 +106,33 @@ pub(crate) struct WebhookView {
     /// When it was last changed.
     #[schema(value_type = String, format = DateTime)]
     updated_at: Time,
+}
+
+/// The limits in force for a webhook that asks for more than the operator's caps.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct EffectiveLimitsView {
+    /// Concurrent requests.
+    max_in_flight: u32,
+    /// How fast requests go; null for no limit.
+    rate_limit: Option<RateLimit>,
+    /// Attempts of one delivery.
+    max_attempts: u32,
+    /// The shortest wait between two attempts, in milliseconds.
+    min_retry_delay_ms: u64,
+    /// The timeout of the first attempt, in milliseconds.
+    timeout_ms: u64,
+}
+
+impl From<EffectiveLimits> for EffectiveLimitsView {
+    fn from(limits: EffectiveLimits) -> Self {
+        Self {
+            max_in_flight: limits.max_in_flight,
+            rate_limit: limits.rate_limit,
+            max_attempts: limits.retry.max_attempts(),
+            min_retry_delay_ms: limits.retry.shortest_delay_ms(),
+            timeout_ms: limits.retry.timeout_ms,
+        }
+    }
 }
 
 /// How far the verification of a URL has come.
@@ -202,6 +235,8 @@ impl WebhookView {
             rate_limit: spec.rate_limit,
             ordering_guarantee: spec.ordering_guarantee,
             max_in_flight: spec.max_in_flight,
+            effective_limits: None,
+            managed_by: spec.managed_by,
             headers: spec.headers.into_keys().map(|name| (name, REDACTED.to_owned())).collect(),
             auth: spec.auth.map(AuthView::from),
             verify_url: spec.verify_url,
@@ -212,6 +247,12 @@ impl WebhookView {
             created_at: webhook.created_at,
             updated_at: webhook.updated_at,
         }
+    }
+
+    /// The same with the limits in force, where caps lower them.
+    pub(super) fn capped(mut self, limits: Option<EffectiveLimits>) -> Self {
+        self.effective_limits = limits.map(EffectiveLimitsView::from);
+        self
     }
 
     /// The same with the webhook's newest secret, which is shown this once.

@@ -122,6 +122,7 @@ async fn publish(app: &App, sample: &Sample) -> Result<(), AppError> {
         priority: if sample.name.starts_with("invoice.") { Priority::High } else { Priority::Normal },
         only: None,
         trace: None,
+        hops: 0,
     };
     app.publish(draft).await.map(drop)
 }

@@ -219,13 +219,14 @@ impl Plan {
 mod tests {
     use std::collections::HashSet;
 
-    use redrive_core::{breaker::BreakerPolicy, retry::RetryPolicy, webhook::UrlRules};
+    use redrive_core::{breaker::BreakerPolicy, retry::RetryPolicy};
 
     use super::*;
+    use crate::config::{Config, Profile};
 
     #[test]
     fn every_plan_can_be_carried_out() {
-        let urls = UrlRules { allow_http: true, ..UrlRules::default() };
+        let urls = Config::defaults(Profile::Dev).egress.urls(None);
         for plan in &PLANS {
             let spec = plan.spec(format!("http://127.0.0.1:9000/{}", plan.path)).unwrap();
             spec.validate_all_but_url().unwrap();

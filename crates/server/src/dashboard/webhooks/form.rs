@@ -6,17 +6,17 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use redrive_core::{TenantId, WebhookId, webhook::Webhook};
+use redrive_core::{WebhookId, webhook::Webhook};
 use redrive_store::PageRequest;
 use serde::Deserialize;
 
 use super::{fields::Fields, show::name_of};
 use crate::{
-    api::{AppState, Json, Manages, May, Problem, Query, REDACTED, WebhookInput, check_written},
-    app::{AppError, Scope, event_types::MOST},
+    api::{AppState, Json, ManagesEndpoints, May, Problem, Query, REDACTED, WebhookInput, check_written},
+    app::{AppError, Capability, Scope, TenantView, event_types::MOST},
     dashboard::{
         Shown,
-        page::{Frame, Html, allowed},
+        page::{Failed, Frame, Html, allowed},
         viewer::Looking,
         words,
     },
@@ -42,13 +42,19 @@ pub(in crate::dashboard) async fn new(State(app): State<AppState>, looking: Look
 
 /// The form for a known webhook.
 pub(in crate::dashboard) async fn edit(State(app): State<AppState>, looking: Looking) -> Shown {
-    allowed(looking.viewer.by.must_have(Scope::Manage))?;
+    must_manage(&looking)?;
     let webhook = app.webhook(looking.tenant.clone(), looking.id("webhook")?).await?;
     page(&app, &looking, Some(webhook)).await
 }
 
-async fn page(app: &AppState, looking: &Looking, known: Option<Webhook>) -> Shown {
+/// Refuses a viewer who may not change webhooks.
+fn must_manage(looking: &Looking) -> Result<(), Failed> {
     allowed(looking.viewer.by.must_have(Scope::Manage))?;
+    allowed(looking.viewer.by.must_be_capable(Capability::ManageEndpoints))
+}
+
+async fn page(app: &AppState, looking: &Looking, known: Option<Webhook>) -> Shown {
+    must_manage(looking)?;
     let spec = known.as_ref().map(|webhook| webhook.spec.clone()).unwrap_or_default();
     Html::of(&FormPage {
         frame: looking.frame("webhooks"),
@@ -60,9 +66,9 @@ async fn page(app: &AppState, looking: &Looking, known: Option<Webhook>) -> Show
 }
 
 /// The tenant's event types, and what stands before the dots of several of them.
-async fn suggestions(app: &AppState, tenant: TenantId) -> Result<Vec<String>, AppError> {
+async fn suggestions(app: &AppState, tenant: TenantView) -> Result<Vec<String>, AppError> {
     let page = PageRequest { after: None, offset: 0, limit: MOST as u32 };
-    let known = app.list_event_types(tenant, Some(false), page).await?;
+    let known = app.list_event_types(tenant.id, Some(false), page).await?;
     let names: Vec<String> = known.into_iter().map(|known| known.name).collect();
     Ok(with_patterns(names))
 }
@@ -86,7 +92,7 @@ pub(crate) struct Which {
 /// was found is no failure of the request, so it comes with 200. Nothing is stored.
 pub(in crate::dashboard) async fn check(
     State(app): State<AppState>,
-    May(caller, _): May<Manages>,
+    May(caller, _): May<ManagesEndpoints>,
     Path(tenant): Path<String>,
     Query(which): Query<Which>,
     input: Result<Json<WebhookInput>, Problem>,
@@ -94,16 +100,19 @@ pub(in crate::dashboard) async fn check(
     let tenant = caller.acts_for(Some(&tenant)).map_err(|_| AppError::NotFound("tenant"))?;
     let tenant = app.acts_for(&caller, Some(tenant.as_str())).await?;
     let checked = match input {
-        Ok(Json(input)) => check_written(&app, tenant, which.id, &input).await,
+        Ok(Json(input)) => check_written(&app, &caller, tenant, which.id, &input).await,
         Err(problem) => Err(problem),
     };
     match checked {
         Ok(()) => Ok(StatusCode::NO_CONTENT.into_response()),
-        Err(problem) if problem.status == StatusCode::BAD_REQUEST => {
-            Ok((StatusCode::OK, problem).into_response())
-        }
+        Err(problem) if is_about_input(&problem) => Ok((StatusCode::OK, problem).into_response()),
         Err(problem) => Err(problem),
     }
+}
+
+/// Whether a problem is one of what was written, rather than of the request.
+fn is_about_input(problem: &Problem) -> bool {
+    [StatusCode::BAD_REQUEST, StatusCode::UNPROCESSABLE_ENTITY].iter().any(|status| problem.status == *status)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use askama::Template;
 use axum::extract::State;
 use redrive_core::{
-    TenantId, WebhookId,
+    WebhookId,
     breaker::CircuitState,
     webhook::{Webhook, WebhookState},
 };
@@ -13,7 +13,7 @@ use serde::Deserialize;
 use super::say;
 use crate::{
     api::{AppState, Paging},
-    app::{AppError, glance::Glance},
+    app::{AppError, TenantView, glance::Glance},
     dashboard::{
         Shown, overview,
         page::{Asked, Frame, Html},
@@ -97,7 +97,7 @@ struct Found {
     stopped: bool,
 }
 
-async fn find(app: &AppState, tenant: &TenantId, query: &ListQuery) -> Result<Found, crate::api::Problem> {
+async fn find(app: &AppState, tenant: &TenantView, query: &ListQuery) -> Result<Found, crate::api::Problem> {
     let cursor = Paging { cursor: query.cursor.clone(), ..Paging::default() };
     let mut after = cursor.request::<WebhookId>()?.after;
     let limit = if query.is_search() { STRIDE } else { ROWS as u32 + 1 };
@@ -169,7 +169,7 @@ mod tests {
     fn webhook() -> Webhook {
         Webhook {
             id: WebhookId::new(Time::from_secs(1), &[7; 10]),
-            tenant: TenantId::default(),
+            tenant: redrive_core::TenantId::default(),
             spec: WebhookSpec {
                 url: "https://Shop.example/hooks".into(),
                 description: Some("Orders to the Größe shop".into()),

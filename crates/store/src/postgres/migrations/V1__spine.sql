@@ -143,6 +143,8 @@ CREATE TABLE webhooks (
     sealed     bytea NOT NULL,
     deleted    boolean NOT NULL DEFAULT false,
     sweeping   boolean NOT NULL DEFAULT false,
+    -- Whether portal sessions see nothing of it; a copy of what the specification says.
+    managed_by_operator boolean NOT NULL DEFAULT false,
     -- When it is to be disabled, or its endpoint to be asked for an echo.
     expires_at bigint,
     created_at bigint NOT NULL,
@@ -237,6 +239,8 @@ CREATE TABLE events (
     metadata        bytea,
     -- The trace it belongs to: ids, flags, state. Most have none.
     trace           bytea,
+    -- How many deliveries of Redrive it came through.
+    hops            smallint NOT NULL DEFAULT 0,
     data            bytea NOT NULL,
     -- Since when there is no payload any more: `data` is empty then.
     erased_at       bigint

@@ -23,6 +23,7 @@ fn event(tenant: &str, order: Option<OrderedPosition>) -> NewEvent {
         priority: Priority::Normal,
         metadata: None,
         trace: None,
+        hops: 0,
     };
     NewEvent {
         event: Arc::new(event),

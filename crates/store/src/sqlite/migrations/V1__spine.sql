@@ -131,6 +131,8 @@ CREATE TABLE webhooks (
     sealed     BLOB NOT NULL,
     deleted    INTEGER NOT NULL DEFAULT 0,
     sweeping   INTEGER NOT NULL DEFAULT 0,
+    -- Whether portal sessions see nothing of it; a copy of what the specification says.
+    managed_by_operator INTEGER NOT NULL DEFAULT 0,
     -- When it is to be disabled, or its endpoint to be asked for an echo.
     expires_at INTEGER,
     created_at INTEGER NOT NULL,
@@ -223,6 +225,8 @@ CREATE TABLE events (
     metadata        BLOB,
     -- The trace it belongs to: ids, flags, state. Most have none.
     trace           BLOB,
+    -- How many deliveries of Redrive it came through.
+    hops            INTEGER NOT NULL DEFAULT 0,
     data            BLOB NOT NULL,
     -- Since when there is no payload any more: `data` is empty then.
     erased_at       INTEGER
