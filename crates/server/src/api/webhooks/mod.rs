@@ -53,7 +53,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 
 /// A webhook as people see it now.
 async fn seen(app: &AppState, webhook: Webhook) -> Result<WebhookView, AppError> {
-    let last_success_at = app.last_success(webhook.id).await?;
+    let last_success_at = app.last_success(&webhook.tenant, webhook.id).await?;
     Ok(WebhookView::new(webhook, last_success_at, app.engine().clock().now()))
 }
 
@@ -130,7 +130,7 @@ async fn list(
 ) -> Result<axum::Json<Page<WebhookView>>, Problem> {
     let tenant = app.acts_for(&caller, query.tenant_id.as_deref()).await?;
     let paging = Paging { cursor: query.cursor, limit: query.limit, offset: query.offset, tenant_id: None };
-    let webhooks = app.list_webhooks(tenant, paging.request()?).await?;
+    let webhooks = app.list_webhooks(tenant.clone(), paging.request()?).await?;
     let wanted = |webhook: &Webhook| {
         query.active.is_none_or(|active| active == (webhook.state == WebhookState::Active))
             && query
@@ -139,10 +139,15 @@ async fn list(
                 .is_none_or(|name| webhook.spec.events.iter().any(|p| p.matches(name)))
     };
     let page = paging.page(webhooks, |webhook| webhook.id, |webhook| webhook);
-    let mut data = Vec::with_capacity(page.data.len());
-    for webhook in page.data.into_iter().filter(wanted) {
-        data.push(seen(&app, webhook).await?);
-    }
+    let webhooks: Vec<_> = page.data.into_iter().filter(wanted).collect();
+    let ids: Vec<_> = webhooks.iter().map(|webhook| webhook.id).collect();
+    let last = app.last_successes(&tenant, &ids).await?;
+    let now = app.engine().clock().now();
+    let view = |webhook: Webhook| {
+        let last_success_at = last.get(&webhook.id).copied();
+        WebhookView::new(webhook, last_success_at, now)
+    };
+    let data = webhooks.into_iter().map(view).collect();
     Ok(axum::Json(Page { data, next_cursor: page.next_cursor }))
 }
 
@@ -269,7 +274,7 @@ async fn rotate_secret(
     let secret = parse_secret(input.secret.as_deref())?;
     let overlap = input.overlap.unwrap_or(DEFAULT_OVERLAP).get();
     let webhook = app.rotate_secret(&caller, &tenant, id, secret, overlap).await?;
-    let last_success_at = app.last_success(id).await?;
+    let last_success_at = app.last_success(&tenant, id).await?;
     Ok(axum::Json(WebhookView::with_secret(webhook, last_success_at, app.engine().clock().now())))
 }
 
