@@ -1,15 +1,22 @@
-//! Whether prices agree with measurement: the worst input of each keyword takes no more time per unit of work than plain
-//! rules do, up to a generous factor.
+//! Whether counted work agrees with measurement: a unit of the worst input of each keyword of schemas, and of the worst
+//! filters, takes no more time than one of plain rules, up to a generous factor.
 //!
-//! `cargo test --release -p redrive-core prices_as_measured -- --ignored --nocapture` prints the table that the prices in
-//! `price.rs` were taken from.
-#![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+//! `cargo test --release -p redrive-core --test costs -- --ignored --nocapture` prints the table that the prices in
+//! `schema/price.rs` were taken from.
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "a benchmark reads the clock and prints what it measured"
+)]
 
 use std::time::{Duration, Instant};
 
+use redrive_core::{
+    filter::{Filter, Payload},
+    schema::{MAX_WORK, Schema},
+};
 use serde_json::{Value, json};
-
-use super::*;
 
 /// How many times as long as plain rules a unit of any keyword may take. Builds without optimization differ more.
 const MAX_FACTOR: f64 = 12.0;
@@ -34,7 +41,7 @@ fn list(item: impl Fn(usize) -> String) -> String {
 }
 
 /// A list of different values made of brackets alone, all of which hash alike where lengths are not hashed.
-pub(super) fn bracket_trees(bytes: usize) -> String {
+fn bracket_trees(bytes: usize) -> String {
     fn grow(text: &mut String, number: u64, bits: u32) {
         text.push('[');
         let mut first = true;
@@ -274,6 +281,48 @@ fn prices_as_measured() {
         let schema = Schema::parse(&case.schema.to_string()).unwrap();
         let nanos = nanos_per_unit(case, 10);
         let micros = nanos * schema.work(case.payload.as_bytes()) as f64 / 1000.0;
-        println!("{:34} cost {:5}  {micros:9.0} µs  {nanos:7.2} ns/unit", case.name, schema.cost);
+        let per_byte = schema.work(case.payload.as_bytes()) / case.payload.len() as u64;
+        println!("{:34} {per_byte:5} units/byte  {micros:9.0} µs  {nanos:7.2} ns/unit", case.name);
+    }
+}
+
+#[test]
+fn worst_filters_cost_what_their_work_says() {
+    let path = "/a".repeat(20);
+    let deep = |data: &str| (0..20).fold(data.to_owned(), |inner, _| format!("{{\"a\":{inner}}}"));
+    let conditions: Vec<_> = (0..120).map(|n| json!({"path": path, "ne": n})).collect();
+    let many = json!({"all": conditions});
+    let values: Vec<_> = (0..200).map(|n| format!("{}{n}", "x".repeat(60))).collect();
+    let one = json!({"path": "/a", "exists": true});
+    let cases = [
+        ("plain", one.clone(), format!("{{\"a\":\"{}\"}}", "x".repeat(60_000))),
+        ("many conditions", many.clone(), deep("1")),
+        ("deep and large", many, deep(&format!("\"{}\"", "x".repeat(60_000)))),
+        ("list", json!({"path": "/5", "eq": 1}), format!("[{}1]", "1,".repeat(30_000))),
+        ("lists of lists", json!({"path": "/0/0/0", "eq": 1}), format!("[[[{}1]]]", "1,".repeat(30_000))),
+        ("members", one.clone(), {
+            let members: Vec<_> = (0..8_000).map(|n| format!("\"{n}\":0")).collect();
+            format!("{{{}}}", members.join(","))
+        }),
+        ("long number", json!({"path": "/a", "gt": 1}), format!("{{\"a\":{}}}", "9".repeat(60_000))),
+        ("escapes", json!({"path": "/a", "eq": "x"}), format!("{{\"a\":\"{}\"}}", "\\n".repeat(30_000))),
+        ("values", json!({"path": "/a", "in": values}), format!("{{\"a\":\"{}\"}}", "x".repeat(60))),
+        ("brackets", one, format!("{{\"a\":{}{}}}", "[".repeat(30_000), "]".repeat(30_000))),
+    ];
+    let nanos_per_unit = |rule: &Value, data: &str| {
+        let filter = Filter::parse(&rule.to_string()).unwrap();
+        let work = Filter::work([&filter].into_iter(), data.as_bytes());
+        let run = || {
+            let began = Instant::now();
+            filter.matches(&Payload::new(data.as_bytes()));
+            began.elapsed()
+        };
+        let least = (0..5).map(|_| run()).min().unwrap_or_default();
+        least.as_nanos() as f64 / work as f64
+    };
+    let plain = nanos_per_unit(&cases[0].1, &cases[0].2);
+    for (name, rule, data) in &cases {
+        let nanos = nanos_per_unit(rule, data);
+        assert!(nanos < MAX_FACTOR * plain, "{name}: {nanos:.1} ns for a unit, plain {plain:.1}");
     }
 }
