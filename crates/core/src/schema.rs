@@ -303,7 +303,7 @@ mod tests {
         // Different lists of brackets alone, which hash alike where lengths are not hashed.
         let brackets: Vec<_> = (0..4_000_u32)
             .map(|number| {
-                let part = |bit| if number >> bit & 1 == 1 { "[[]]" } else { "[]" };
+                let part = |bit: u32| if number >> bit & 1 == 1 { "[[]]" } else { "[]" };
                 format!("[{}]", (0..12).map(part).collect::<Vec<_>>().join(","))
             })
             .collect();
