@@ -28,11 +28,22 @@ pub const MAX_DEPTH: usize = 10;
 /// The most steps of a path.
 pub const MAX_STEPS: usize = 32;
 
+/// Units of work, as schemas count them: for one step of a path or one test, for scanning one byte of a payload, and for
+/// keeping one member or item of it.
+const STEP_WORK: u64 = 16;
+const BYTE_WORK: u64 = 1;
+const MEMBER_WORK: u64 = 32;
+/// Bytes of a filter that are compared in one unit of work.
+const BYTES_PER_UNIT: u64 = 8;
+
 /// A condition on a payload, as its owner wrote it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Filter {
     text: Box<str>,
     root: Expr,
+    /// The work of all its conditions, and the steps of its longest path.
+    conditions_work: u64,
+    longest_path: u64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -82,7 +93,23 @@ enum Literal {
 impl Filter {
     /// Reads a filter, and says where and why if it cannot be used.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
-        Ok(Self { root: parse::filter(text)?, text: text.trim().into() })
+        let root = parse::filter(text)?;
+        let (mut steps, mut longest_path) = (0, 0);
+        root.count_steps(&mut steps, &mut longest_path);
+        let conditions_work = STEP_WORK * steps + text.trim().len() as u64 / BYTES_PER_UNIT;
+        Ok(Self { root, text: text.trim().into(), conditions_work, longest_path })
+    }
+
+    /// The most work of asking these filters about a payload. It is read once for all of them: each level that a path
+    /// leads to is scanned once.
+    pub fn work<'a>(filters: impl Iterator<Item = &'a Self>, data: &[u8]) -> u64 {
+        let (mut work, mut longest_path) = (0_u64, 0);
+        for filter in filters {
+            work = work.saturating_add(filter.conditions_work);
+            longest_path = longest_path.max(filter.longest_path);
+        }
+        let commas = data.iter().filter(|byte| **byte == b',').count() as u64;
+        work.saturating_add((1 + longest_path) * (BYTE_WORK * data.len() as u64 + MEMBER_WORK * (1 + commas)))
     }
 
     /// The filter as it was written.
@@ -97,6 +124,25 @@ impl Filter {
 }
 
 impl Expr {
+    /// Adds up steps and tests, and finds the longest path.
+    fn count_steps(&self, steps: &mut u64, longest_path: &mut u64) {
+        match self {
+            Self::All(parts) | Self::Any(parts) => {
+                parts.iter().for_each(|part| part.count_steps(steps, longest_path));
+            }
+            Self::Not(part) => part.count_steps(steps, longest_path),
+            Self::Where(path, tests) => {
+                let length = path.steps.len() as u64;
+                let values = tests.iter().map(|test| match test {
+                    Test::In(literals) => literals.len() as u64,
+                    _ => 1,
+                });
+                *steps += 1 + length + values.sum::<u64>();
+                *longest_path = (*longest_path).max(length);
+            }
+        }
+    }
+
     fn holds(&self, payload: &Payload<'_>) -> bool {
         match self {
             Self::All(parts) => parts.iter().all(|part| part.holds(payload)),

@@ -11,13 +11,14 @@ use std::{
 use redrive_core::{TenantId, event::Event, schema::Schema};
 use redrive_store::{Store, StoreError, VersionedType};
 
-use crate::{Inner, publish::PublishError};
+use crate::{
+    Inner,
+    checking::{BatchProgress, COMPILE_WORK},
+    publish::PublishError,
+};
 
 /// Event types read at one go.
 const PAGE: usize = 64;
-/// Up to so much work is done on the spot; more has its turn on a thread of its own, and so many have it at once.
-const ON_THE_SPOT: u64 = 1 << 22;
-pub(crate) const AT_ONCE: usize = 2;
 
 /// One tenant's event types at one version.
 #[derive(Clone, Debug, Default)]
@@ -112,6 +113,7 @@ impl Inner {
         &self,
         event: &Event,
         standing: &Standing,
+        batch: Option<&BatchProgress>,
     ) -> Result<(), PublishError> {
         let rule = match standing {
             Standing::Free => return Ok(()),
@@ -121,17 +123,16 @@ impl Inner {
             }
             Standing::Ruled(rule) => rule,
         };
-        let Some(schema) = rule.schema() else { return Ok(()) };
-        if schema.work(event.data.len()) <= ON_THE_SPOT {
-            return rule.check(&event.data);
+        if rule.schema.is_none() {
+            return Ok(());
         }
-        let turn = self.checking.clone().acquire_owned().await;
+        if rule.compiled.get().is_none() {
+            let compiled = rule.clone();
+            self.run_work(&event.tenant, COMPILE_WORK, batch, move || compiled.schema().is_some()).await?;
+        }
+        let Some(schema) = rule.schema() else { return Ok(()) };
         let (rule, data) = (rule.clone(), event.data.clone());
-        let checked = self.runtime.spawn_blocking(move || {
-            let _turn = turn;
-            rule.check(&data)
-        });
-        let failed = |error| StoreError::Unavailable(format!("a payload could not be checked: {error}"));
-        checked.await.map_err(failed)?
+        let work = schema.work(&data);
+        self.run_work(&event.tenant, work, batch, move || rule.check(&data)).await?
     }
 }

@@ -216,7 +216,7 @@ impl Engine {
         const EACH: usize = 10_000;
         let now = self.0.clock.now();
         let open = self.0.coordination.open(CIRCUITS);
-        let backlogs = self.0.store.backlogs(open, now, EACH).await?;
+        let backlogs = self.0.store.backlogs(None, open, now, EACH).await?;
         Ok(backlogs.iter().map(|(_, backlog)| backlog.due).sum())
     }
 }

@@ -9,7 +9,7 @@ use redrive_core::{
 };
 use redrive_store::{Next, StoreError};
 
-use crate::{ChangeError, Engine, Inner, notify::causes::cause};
+use crate::{ChangeError, Engine, Inner, notify::causes::cause, verification::VerifyResult};
 
 /// Why a webhook is disabled whose time is over.
 pub(crate) const EXPIRED: &str = "expired";
@@ -95,14 +95,23 @@ impl Inner {
 
     /// Disables webhooks whose time is over, and has endpoints asked to echo. Gives the time of the next one.
     async fn expire_webhooks(self: &Arc<Self>) -> Result<Option<Time>, StoreError> {
+        // Tenants that have no slot left for verifications: theirs must not hide those of others behind them.
+        let mut without_slot: Vec<TenantId> = Vec::new();
         loop {
             let now = self.clock.now();
-            let found = self.store.expiring(now, STEP).await?;
-            let mut done = 0;
+            let found = self.store.expiring(now, STEP, without_slot.clone()).await?;
+            let is_full = found.expired.len() == STEP;
+            let (mut done, known) = (0, without_slot.len());
             for (tenant, webhook) in found.expired {
+                if without_slot.contains(&tenant) && self.awaits_verification(webhook) {
+                    continue;
+                }
                 match self.expire_webhook(&tenant, webhook, now).await {
-                    Ok(true) => done += 1,
-                    Ok(false) => {}
+                    Ok(VerifyResult::Done) => done += 1,
+                    Ok(VerifyResult::NoSlot) => without_slot.push(tenant),
+                    Ok(VerifyResult::NotDue) => {}
+                    // Too many reads of its tenant run at the moment.
+                    Err(StoreError::Busy(_)) => {}
                     // One webhook that cannot be read must not keep all others waiting.
                     Err(StoreError::Refused(why)) => {
                         tracing::error!(webhook_id = %webhook, error = why, "a webhook cannot be read, and not be disabled");
@@ -111,21 +120,28 @@ impl Inner {
                 }
             }
             // What is left is for other nodes, or for later.
-            if done == 0 {
+            let may_hide_others = is_full && without_slot.len() > known;
+            if done == 0 && !may_hide_others {
                 return Ok(found.next);
             }
         }
     }
 
-    /// Does what is due about a webhook. False: nothing, here and now.
+    fn awaits_verification(&self, webhook: WebhookId) -> bool {
+        let hook = self.registry.hook(webhook);
+        hook.is_some_and(|hook| matches!(hook.state, WebhookState::PendingVerification(_)))
+    }
+
+    /// Does what is due about a webhook.
     async fn expire_webhook(
         self: &Arc<Self>,
         tenant: &TenantId,
         webhook: WebhookId,
         now: Time,
-    ) -> Result<bool, StoreError> {
-        if self.verify_if_due(tenant, webhook, now).await? {
-            return Ok(true);
+    ) -> Result<VerifyResult, StoreError> {
+        match self.verify_if_due(tenant, webhook, now).await? {
+            VerifyResult::NotDue => {}
+            verified => return Ok(verified),
         }
         let confirmed_now = self.clock.confirmed_now();
         let disable = |webhook: &mut Webhook| {
@@ -139,8 +155,8 @@ impl Inner {
             Ok(())
         };
         match Engine(self.clone()).change_webhook_ourselves(tenant, webhook, disable).await {
-            Ok(_) => Ok(true),
-            Err(ChangeError::Missing | ChangeError::Refused(())) => Ok(false),
+            Ok(_) => Ok(VerifyResult::Done),
+            Err(ChangeError::Missing | ChangeError::Refused(())) => Ok(VerifyResult::NotDue),
             Err(ChangeError::Store(error)) => Err(error),
         }
     }

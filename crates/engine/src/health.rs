@@ -325,9 +325,11 @@ impl Engine {
         inner.steadily(look).await
     }
 
-    /// How webhooks did from some time on, to the minute; some minutes perhaps in two parts.
+    /// How webhooks did from some time on, to the minute; some minutes perhaps in two parts. `for_tenant` is the tenant
+    /// that asked; none for the engine itself.
     pub async fn rollups(
         &self,
+        for_tenant: Option<&TenantId>,
         webhooks: Vec<WebhookId>,
         from: Time,
     ) -> Result<Vec<MinuteRollup>, StoreError> {
@@ -335,7 +337,7 @@ impl Engine {
         let look = || -> Answer<'_, _> {
             Box::pin(async move {
                 let counted = inner.health.of(webhooks);
-                let mut rollups = inner.store.rollups(webhooks.clone(), from).await?;
+                let mut rollups = inner.store.rollups(for_tenant.cloned(), webhooks.clone(), from).await?;
                 rollups.extend(counted.into_iter().filter(|one| one.minute >= from));
                 Ok(rollups)
             })
@@ -343,19 +345,24 @@ impl Engine {
         inner.steadily(look).await
     }
 
-    /// When each of these webhooks last took a delivery; those of which nothing is known are left out.
+    /// When each of these webhooks of a tenant last took a delivery; those of which nothing is known are left out.
     pub async fn last_successes(
         &self,
+        tenant: &TenantId,
         webhooks: &[WebhookId],
     ) -> Result<HashMap<WebhookId, Time>, StoreError> {
         let inner = &self.0;
+        if webhooks.is_empty() {
+            return Ok(HashMap::new());
+        }
         let asked = |webhook: &WebhookId| {
             // It took nothing while it failed: those minutes need not be looked at, and there may be very many.
             (*webhook, inner.coordination.failing_since(*webhook).unwrap_or(Time::FOREVER))
         };
         let asked = webhooks.iter().map(asked).collect();
         let counted = inner.health.of(webhooks);
-        let mut last: HashMap<_, _> = inner.store.last_successes(asked).await?.into_iter().collect();
+        let stored = inner.store.last_successes(tenant.clone(), asked).await?;
+        let mut last: HashMap<_, _> = stored.into_iter().collect();
         for (webhook, at) in counted.iter().filter_map(|one| Some((one.webhook, one.rollup.last_success_at?)))
         {
             last.entry(webhook).and_modify(|known: &mut Time| *known = at.max(*known)).or_insert(at);
@@ -364,8 +371,12 @@ impl Engine {
     }
 
     /// When a webhook last took a delivery.
-    pub async fn last_success(&self, webhook: WebhookId) -> Result<Option<Time>, StoreError> {
-        Ok(self.last_successes(&[webhook]).await?.remove(&webhook))
+    pub async fn last_success(
+        &self,
+        tenant: &TenantId,
+        webhook: WebhookId,
+    ) -> Result<Option<Time>, StoreError> {
+        Ok(self.last_successes(tenant, &[webhook]).await?.remove(&webhook))
     }
 }
 

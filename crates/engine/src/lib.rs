@@ -6,7 +6,8 @@
 //! long, `operations` are carried on in bulk, `health` counts, `waiting` says in words what a delivery waits for,
 //! `prune` forgets what is old, `notify` tells owners.
 //!
-//! `catalogue` is what a tenant says about its event types, and is asked before anything is stored.
+//! `catalogue` is what a tenant says about its event types, and is asked before anything is stored. `checking` does what
+//! takes long on a few threads, which tenants share by `tenant_slots`.
 //!
 //! Among other nodes on the same store: `fleet` beats and takes over from the dead, `follow` learns what others
 //! changed, `homes` are webhooks that one node alone sends to, `shares` divides what all use together,
@@ -20,6 +21,7 @@
 pub mod amqp;
 mod attempt;
 mod catalogue;
+mod checking;
 mod circuit;
 pub mod clock;
 mod coordination;
@@ -49,20 +51,22 @@ mod shares;
 mod sharing;
 mod supervisor;
 mod tenancy;
+mod tenant_slots;
 mod timekeeping;
 mod trace;
 mod verification;
 mod waiting;
 mod webhooks;
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicU64};
 
 use parking_lot::Mutex;
 use redrive_core::pace::Pace;
 use redrive_egress::Client;
 use redrive_store::{Epoch, Store};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 
+pub use checking::{BatchProgress, MAX_BATCH_WORK, MAX_INLINE_WORK};
 pub use circuit::Circuits;
 pub use coordination::{CircuitAction, redis::Token};
 pub use dispatch::{Held, Load};
@@ -92,6 +96,7 @@ use crate::{
     record::Kept,
     schedule::Alarm,
     shares::Shares,
+    tenant_slots::TenantSlots,
 };
 
 /// The running data path. Cheap to clone; see [`Engine::start`], [`Engine::drain`] and [`Engine::stop`].
@@ -117,14 +122,16 @@ struct Inner {
     gate_alarm: Notify,
     /// A webhook may expire sooner than was planned.
     expiry_alarm: Notify,
-    /// Turns for asking endpoints to echo.
-    verifying: Arc<Semaphore>,
+    /// Slots for asking endpoints to echo a challenge.
+    verifying: TenantSlots,
     /// The turn to sweep up after webhooks that have ended.
     sweeping: tokio::sync::Mutex<()>,
     /// The bulk operations that it carries on.
     operating: Operating,
-    /// Turns for checking large payloads by their schemas.
-    checking: Arc<Semaphore>,
+    /// Threads for larger checks.
+    checking: TenantSlots,
+    /// The most work of one check on a runtime thread.
+    largest_inline_work: AtomicU64,
     /// What there is to tell to owners.
     notifying: Notifying,
     /// Outcomes that the store has not taken yet.

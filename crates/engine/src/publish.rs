@@ -10,7 +10,7 @@ use redrive_core::{
     DeliveryId, EventId, TenantId, Time, WebhookId,
     event::Event,
     event_type,
-    filter::Payload,
+    filter::{Filter, Payload},
     invalid::Invalid,
     lane::{Lane, Priority},
     ticket::GRACE,
@@ -21,7 +21,9 @@ use redrive_store::{Birth, KeyClaim, NewDelivery, NewEvent, OrderedPosition, Pub
 use tokio::sync::oneshot;
 
 use crate::{
-    Engine, Inner, clock,
+    Engine, Inner,
+    checking::BatchProgress,
+    clock,
     dispatch::Ready,
     fleet::Term,
     queue::amqp::Issue,
@@ -101,6 +103,12 @@ pub enum PublishError {
     /// The key belongs to another event.
     #[error("the idempotency key was used before for another event ({0})")]
     KeyReused(EventId),
+    /// The batch that it is part of takes too much work to check.
+    #[error(
+        "checking the events of this batch by their schemas and filters takes too much work, and this one was not taken; \
+         publish it in a smaller batch"
+    )]
+    BatchTooCostly,
     /// There is no such tenant.
     #[error("there is no such tenant")]
     NoTenant,
@@ -128,7 +136,19 @@ impl Engine {
         if event_type::is_reserved(&draft.event_type) && draft.only.is_none() {
             return Err(PublishError::Reserved);
         }
-        self.take_in(draft, None).await
+        self.take_in(draft, Context::default()).await
+    }
+
+    /// Publishes an event of a batch.
+    pub async fn publish_in_batch(
+        &self,
+        draft: Draft,
+        batch: &BatchProgress,
+    ) -> Result<Receipt, PublishError> {
+        if event_type::is_reserved(&draft.event_type) {
+            return Err(PublishError::Reserved);
+        }
+        self.take_in(draft, Context { batch: Some(batch), position: None }).await
     }
 
     /// The same for an event that is stored after everything before it in an order. It fails if one of those fails.
@@ -140,25 +160,21 @@ impl Engine {
         if event_type::is_reserved(&draft.event_type) {
             return Err(PublishError::Reserved);
         }
-        self.take_in(draft, Some(&position)).await
+        self.take_in(draft, Context { position: Some(&position), batch: None }).await
     }
 
     /// The same for an event that Redrive itself has to tell.
     pub(crate) async fn publish_own(&self, draft: Draft) -> Result<Receipt, PublishError> {
-        self.take_in(draft, None).await
+        self.take_in(draft, Context::default()).await
     }
 
-    async fn take_in(
-        &self,
-        draft: Draft,
-        position: Option<&OrderedPosition>,
-    ) -> Result<Receipt, PublishError> {
+    async fn take_in(&self, draft: Draft, context: Context<'_>) -> Result<Receipt, PublishError> {
         let inner = &self.0;
         let (event, only) = inner.event(draft);
         event.validate()?;
         let event = Arc::new(event);
         let publishing = inner.trace_publish(&event);
-        let published = self.publish_event(&event, only, position).await;
+        let published = self.publish_event(&event, only, context).await;
         if let Some(publishing) = publishing {
             publishing.ends(&published);
         }
@@ -169,7 +185,7 @@ impl Engine {
         &self,
         event: &Arc<Event>,
         only: Option<WebhookId>,
-        position: Option<&OrderedPosition>,
+        context: Context<'_>,
     ) -> Result<Receipt, PublishError> {
         let inner = &self.0;
         let mut renewals = 0;
@@ -180,20 +196,21 @@ impl Engine {
                 inner.registry.fan_out(store, &event.tenant, &event.event_type, subject, only).await?;
             let Some(mut fan_out) = fan_out else { return Err(PublishError::NoTenant) };
             fan_out.hooks.retain(|hook| !hook.has_expired(inner.clock.confirmed_now()));
-            leave_out_filtered(event, only, &mut fan_out.hooks);
+            inner.leave_out_filtered(event, only, &mut fan_out.hooks, context.batch).await?;
             let deliveries = fan_out.hooks.len();
-            let term = inner.fleet.term();
             // What is Redrive's own is in nobody's catalogue.
             if only.is_none()
                 && !event_type::is_reserved(&event.event_type)
-                && let Err(refused) = inner.check_standing(event, &fan_out.standing).await
+                && let Err(refused) = inner.check_standing(event, &fan_out.standing, context.batch).await
             {
-                match inner.reconsidered(&term, event, fan_out, refused).await? {
+                match inner.reconsidered(event, fan_out, refused, context.batch).await? {
                     Some(receipt) => return Ok(receipt),
                     None => continue,
                 }
             }
-            match inner.commit(&term, event, fan_out, position).await? {
+            // Checks may have taken a while: the epoch is the one of now.
+            let term = inner.fleet.term();
+            match inner.commit(&term, event, fan_out, context).await? {
                 Published::ConfigChanged => inner.registry.refresh(store, &event.tenant).await?,
                 Published::New { sequence_number } => {
                     inner.metrics.published.inc();
@@ -221,15 +238,11 @@ impl Engine {
     }
 }
 
-/// Leaves out the webhooks whose filter the payload does not pass. It is looked into only if somebody has one. What
-/// Redrive itself has to say, a test for instance, passes always.
-fn leave_out_filtered(event: &Event, only: Option<WebhookId>, hooks: &mut Vec<Arc<Hook>>) {
-    let passes_always = only.is_some() || event_type::is_reserved(&event.event_type);
-    if passes_always || !hooks.iter().any(|hook| hook.has_filter()) {
-        return;
-    }
-    let payload = Payload::new(&event.data);
-    hooks.retain(|hook| hook.wants_payload(&payload));
+/// What a publish is part of.
+#[derive(Clone, Copy, Debug, Default)]
+struct Context<'a> {
+    position: Option<&'a OrderedPosition>,
+    batch: Option<&'a BatchProgress>,
 }
 
 /// One delivery on its way into the store, with the room it has or has not.
@@ -272,25 +285,66 @@ impl Inner {
     /// taken before the rules changed, whoever got no answer then gets it now. None: the catalogue was behind.
     async fn reconsidered(
         self: &Arc<Self>,
-        term: &Arc<Term>,
         event: &Arc<Event>,
         fan_out: FanOut,
         refused: PublishError,
+        batch: Option<&BatchProgress>,
     ) -> Result<Option<Receipt>, PublishError> {
+        // A check that was not made says nothing about the event.
+        if matches!(refused, PublishError::Store(_) | PublishError::BatchTooCostly) {
+            return Err(refused);
+        }
         let version = fan_out.version;
         if event.idempotency_key.is_some() {
             // Offered by a version that never was, it is only looked up.
             let nowhere = FanOut { version: -1, hooks: Vec::new(), ..fan_out };
-            if let Published::Duplicate { event } = self.commit(term, event, nowhere, None).await? {
+            let term = self.fleet.term();
+            if let Published::Duplicate { event } =
+                self.commit(&term, event, nowhere, Context::default()).await?
+            {
                 return Ok(Some(self.repeated(event)));
             }
+        }
+        // One read is enough for all refused events of a batch.
+        if batch.is_some_and(|batch| batch.is_current(version)) {
+            return Err(refused);
         }
         // No commit would tell that the catalogue is behind.
         self.registry.refresh(&*self.store, &event.tenant).await?;
         match self.registry.version(&event.tenant) == Some(version) {
-            true => Err(refused),
+            true => {
+                if let Some(batch) = batch {
+                    batch.set_current(version);
+                }
+                Err(refused)
+            }
             false => Ok(None),
         }
+    }
+
+    /// Leaves out the webhooks whose filter the payload does not pass. The payload is read only if one of them has a
+    /// filter. Redrive's own events, a test for instance, pass always.
+    async fn leave_out_filtered(
+        &self,
+        event: &Arc<Event>,
+        only: Option<WebhookId>,
+        hooks: &mut Vec<Arc<Hook>>,
+        batch: Option<&BatchProgress>,
+    ) -> Result<(), PublishError> {
+        let passes_always = only.is_some() || event_type::is_reserved(&event.event_type);
+        if passes_always || !hooks.iter().any(|hook| hook.has_filter()) {
+            return Ok(());
+        }
+        let work = Filter::work(hooks.iter().filter_map(|hook| hook.filter()), &event.data);
+        let (event, mut asked) = (event.clone(), std::mem::take(hooks));
+        let tenant = event.tenant.clone();
+        let ask = move || {
+            let payload = Payload::new(&event.data);
+            asked.retain(|hook| hook.wants_payload(&payload));
+            asked
+        };
+        *hooks = self.run_work(&tenant, work, batch, ask).await?;
+        Ok(())
     }
 
     /// Commits an event with one fan-out and hands over what is born leased.
@@ -299,8 +353,9 @@ impl Inner {
         term: &Arc<Term>,
         event: &Arc<Event>,
         fan_out: FanOut,
-        position: Option<&OrderedPosition>,
+        context: Context<'_>,
     ) -> Result<Published, StoreError> {
+        let position = context.position;
         if let Some(ordered) = position {
             ordered.order.wait_for_turn(ordered.position).await?;
         }
@@ -339,6 +394,9 @@ impl Inner {
             let _ = answer.send(result);
         });
         self.store.publish(new, done);
+        if let Some(batch) = context.batch {
+            batch.hand_over();
+        }
         if let Some(ordered) = position {
             ordered.order.advance(ordered.position);
         }

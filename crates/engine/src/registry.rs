@@ -166,6 +166,11 @@ impl Hook {
         self.filter.is_some()
     }
 
+    /// Its condition on payloads.
+    pub fn filter(&self) -> Option<&Filter> {
+        self.filter.as_deref()
+    }
+
     /// Whether it wants events with this payload.
     pub fn wants_payload(&self, payload: &Payload<'_>) -> bool {
         self.filter.as_ref().is_none_or(|filter| filter.matches(payload))
@@ -371,6 +376,26 @@ impl Registry {
             self.refresh(store, &webhook.tenant).await?;
         }
         Ok(Some(self.hook(id).unwrap_or_else(|| self.remember(webhook, 0))))
+    }
+
+    /// Reads these webhooks of a tenant into memory, deleted ones too, as far as they are not there.
+    pub(crate) async fn load(
+        &self,
+        store: &dyn Store,
+        tenant: &TenantId,
+        webhooks: &[WebhookId],
+    ) -> Result<(), StoreError> {
+        self.learn(store, tenant).await?;
+        let unknown: Vec<_> = webhooks.iter().copied().filter(|id| self.hook(*id).is_none()).collect();
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        for webhook in store.webhooks_by_id(unknown).await? {
+            if webhook.tenant == *tenant && self.hook(webhook.id).is_none() {
+                self.remember(webhook, 0);
+            }
+        }
+        Ok(())
     }
 
     /// Who wants this event; `only` names one webhook whatever it subscribes to. None: no such tenant.

@@ -1,17 +1,21 @@
 //! Starting, draining, stopping.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry as MetricsRegistry;
 use redrive_core::pace::Pace;
 use redrive_egress::Client;
 use redrive_store::{Store, StoreError};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Engine, Inner, Metrics, Registry, Settings, catalogue,
+    Engine, Inner, Metrics, Registry, Settings,
+    checking::checking_slots,
     clock::Clock,
     coordination::{
         Local,
@@ -73,10 +77,11 @@ impl Engine {
             pace: Mutex::new(Pace::default()),
             gate_alarm: Notify::new(),
             expiry_alarm: Notify::new(),
-            verifying: Arc::new(Semaphore::new(verification::AT_ONCE)),
+            verifying: verification::verification_slots(),
             sweeping: tokio::sync::Mutex::new(()),
             operating: Operating::default(),
-            checking: Arc::new(Semaphore::new(catalogue::AT_ONCE)),
+            checking: checking_slots(),
+            largest_inline_work: AtomicU64::new(0),
             dispatch: Dispatch::new(bounds),
             metrics: Metrics::new(metrics, settings.series, link.is_some()),
             notifying: Notifying::default(),

@@ -20,10 +20,12 @@ use crate::{
         owned, text,
     },
     clock,
+    tenant_slots::{SlotLimits, TenantSlots},
 };
 
-/// How many endpoints are asked at once.
-pub(crate) const AT_ONCE: usize = 32;
+/// How many endpoints are asked concurrently, and how many of one tenant.
+const MAX_CONCURRENT: usize = 32;
+const MAX_CONCURRENT_PER_TENANT: usize = 8;
 /// How long an endpoint may take to echo.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -41,23 +43,49 @@ impl Drop for HostSlot {
     }
 }
 
+/// The slots for asking endpoints. A due webhook without a slot is found again when one is free, so none waits here.
+pub(crate) fn verification_slots() -> TenantSlots {
+    TenantSlots::new(SlotLimits {
+        total: MAX_CONCURRENT,
+        per_tenant: MAX_CONCURRENT_PER_TENANT,
+        factor: 1,
+        waiting_per_tenant: 0,
+        waiting: 0,
+        timeout: Duration::ZERO,
+    })
+}
+
+/// What was done about a due verification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum VerifyResult {
+    /// The endpoint is being asked, or its time is over.
+    Done,
+    /// All slots that the tenant may have are in use.
+    NoSlot,
+    /// There is nothing to do here and now.
+    NotDue,
+}
+
 impl Inner {
     /// Asks the endpoint of a webhook that waits for its echo, if it is time to and this node sends for its tenant.
-    /// Of several nodes, the one that first notes that it asks does. False: nothing was done here.
+    /// Of several nodes, the one that first notes that it asks does.
     pub(crate) async fn verify_if_due(
         self: &Arc<Self>,
         tenant: &TenantId,
         webhook: WebhookId,
         now: Time,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<VerifyResult, StoreError> {
         self.registry.learn(&*self.store, tenant).await?;
         if !self.settings.role.sends() || !self.registry.tenancy(tenant).is_of_our_pools() {
-            return Ok(false);
+            return Ok(VerifyResult::NotDue);
         }
-        // Whoever finds no turn comes back.
-        let Ok(turn) = self.verifying.clone().try_acquire_owned() else { return Ok(false) };
-        // So does a challenge whose host is full.
-        let Some(slot) = self.take_host_slot(tenant, webhook) else { return Ok(false) };
+        let hook = self.registry.hook(webhook);
+        if hook.is_some_and(|hook| !matches!(hook.state, WebhookState::PendingVerification(_))) {
+            return Ok(VerifyResult::NotDue);
+        }
+        let Some(slot) = self.verifying.try_acquire(tenant) else { return Ok(VerifyResult::NoSlot) };
+        // A challenge whose host is full is tried again as well.
+        let Some(host_slot) = self.take_host_slot(tenant, webhook) else { return Ok(VerifyResult::NoSlot) };
         let asks = |webhook: &mut Webhook| {
             let WebhookState::PendingVerification(verification) = &webhook.state else { return Err(()) };
             if verification.next > now {
@@ -71,7 +99,7 @@ impl Inner {
         };
         let webhook = match Engine(self.clone()).change_webhook_ourselves(tenant, webhook, asks).await {
             Ok(webhook) => webhook,
-            Err(ChangeError::Missing | ChangeError::Refused(())) => return Ok(false),
+            Err(ChangeError::Missing | ChangeError::Refused(())) => return Ok(VerifyResult::NotDue),
             Err(ChangeError::Store(error)) => return Err(error),
         };
         if matches!(webhook.state, WebhookState::PendingVerification(_)) {
@@ -79,12 +107,12 @@ impl Inner {
             self.runtime.spawn(async move {
                 inner.clone().verify(webhook).await;
                 drop(slot);
-                drop(turn);
-                // Somebody may have found no turn.
+                drop(host_slot);
+                // A due webhook may have found no slot.
                 inner.expiry_alarm.notify_one();
             });
         }
-        Ok(true)
+        Ok(VerifyResult::Done)
     }
 
     /// A slot of a webhook's host for a challenge. Returns `None` while the host has no slot.

@@ -103,6 +103,7 @@ impl Engine {
         webhooks: &[WebhookId],
     ) -> Result<HashMap<WebhookId, GateView>, StoreError> {
         let inner = &self.0;
+        inner.registry.load(&*inner.store, tenant, webhooks).await?;
         let mut views = HashMap::new();
         for webhook in webhooks.iter().copied() {
             let hook = inner.registry.find(&*inner.store, webhook).await?;

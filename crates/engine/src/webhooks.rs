@@ -111,6 +111,13 @@ impl Engine {
 }
 
 impl Engine {
+    /// Reads these webhooks of a tenant into memory, as far as they are not there, with few reads for all of them.
+    pub async fn load_webhooks(&self, tenant: &TenantId, webhooks: &[WebhookId]) -> Result<(), StoreError> {
+        self.0.registry.load(&*self.0.store, tenant, webhooks).await
+    }
+}
+
+impl Engine {
     /// Changes a tenant's name and rules. False: no such tenant.
     pub async fn change_tenant(&self, tenant: Tenant) -> Result<bool, StoreError> {
         let id = tenant.id.clone();

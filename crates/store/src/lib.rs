@@ -148,9 +148,19 @@ pub trait Gates {
     fn incidents(&self, tenant: TenantId, limit: usize) -> Answer<'_, Vec<Incident>>;
     /// Up to `limit` of a tenant's webhooks whose circuits are not closed, or were set by hand.
     fn circuits(&self, tenant: TenantId, limit: usize) -> Answer<'_, Vec<Runtime>>;
-    /// How much waits for each of these webhooks; counts no further than `most` of each kind.
+    /// The same for several webhooks of a tenant, in one read; webhooks without such times are left out.
+    fn circuit_periods_of(
+        &self,
+        tenant: TenantId,
+        webhooks: Vec<WebhookId>,
+        from: Time,
+        limit: usize,
+    ) -> Answer<'_, Vec<(WebhookId, Vec<Period>)>>;
+    /// How much waits for each of these webhooks; counts no further than `most` of each kind. `for_tenant` is the tenant
+    /// that asked; none for the engine itself.
     fn backlogs(
         &self,
+        for_tenant: Option<TenantId>,
         webhooks: Vec<WebhookId>,
         now: Time,
         most: usize,
@@ -169,19 +179,30 @@ pub trait Gates {
         limit: usize,
         cause: Option<Cause>,
     ) -> Answer<'_, Step>;
-    /// Webhooks that were to be disabled by now.
-    fn expiring(&self, now: Time, limit: usize) -> Answer<'_, Expiring>;
+    /// Webhooks that were to be disabled or verified by now, the longest due first, without those of the tenants in
+    /// `except`.
+    fn expiring(&self, now: Time, limit: usize, except: Vec<TenantId>) -> Answer<'_, Expiring>;
 }
 
 /// How webhooks and tenants do: what was sent, counted by the minute and by the hour.
 pub trait Figures {
     /// Adds to what is known of webhooks' minutes and of tenants' minutes and hours: all of it or nothing.
     fn add_figures(&self, minutes: Vec<MinuteRollup>, traffic: Vec<TenantRollup>) -> Answer<'_, ()>;
-    /// The minutes of these webhooks from this time on, webhook by webhook, oldest first.
-    fn rollups(&self, webhooks: Vec<WebhookId>, from: Time) -> Answer<'_, Vec<MinuteRollup>>;
+    /// The minutes of these webhooks from this time on, webhook by webhook, oldest first. `for_tenant` is the tenant that
+    /// asked; none for the engine itself.
+    fn rollups(
+        &self,
+        for_tenant: Option<TenantId>,
+        webhooks: Vec<WebhookId>,
+        from: Time,
+    ) -> Answer<'_, Vec<MinuteRollup>>;
     /// When each of these webhooks last took a delivery in a minute that began no later than the time named with
     /// it; those of which nothing is known are left out.
-    fn last_successes(&self, asked: Vec<(WebhookId, Time)>) -> Answer<'_, Vec<(WebhookId, Time)>>;
+    fn last_successes(
+        &self,
+        for_tenant: TenantId,
+        asked: Vec<(WebhookId, Time)>,
+    ) -> Answer<'_, Vec<(WebhookId, Time)>>;
     /// A tenant's minutes or hours from this time on, oldest first.
     fn traffic(&self, tenant: TenantId, grain: Grain, from: Time) -> Answer<'_, Vec<(Time, Traffic)>>;
     /// How many attempts failed from this time on, by webhook. Looks at no more than the latest `most` minutes of
@@ -525,6 +546,8 @@ pub trait Upkeep {
     fn vitals(&self) -> Answer<'_, Vitals>;
     /// How many tenants have more dead letters than this.
     fn crowded(&self, dead: usize) -> Answer<'_, u64>;
+    /// How many reads this process has run since the store was opened.
+    fn read_count(&self) -> u64;
 }
 
 /// Taking payloads away for good, while their history stays.

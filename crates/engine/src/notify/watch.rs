@@ -64,7 +64,7 @@ impl Inner {
         for part in suspects.chunks(STEP) {
             let ids = part.iter().map(|(webhook, _)| *webhook).collect();
             let mut windows = ById::<WebhookId, Rollup>::default();
-            for minute in Engine(self.clone()).rollups(ids, now.back(DNS_WINDOW)).await? {
+            for minute in Engine(self.clone()).rollups(None, ids, now.back(DNS_WINDOW)).await? {
                 windows.entry(minute.webhook).or_default().merge(&minute.rollup);
             }
             let mut causes = Vec::new();

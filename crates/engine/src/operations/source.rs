@@ -5,12 +5,12 @@ use std::{collections::VecDeque, sync::Arc};
 use redrive_core::{
     DeliveryId, TenantId, Time,
     delivery::BY_REQUEST,
-    filter::Payload,
+    filter::{Filter, Payload},
     operation::{Among, Candidate, OperationKind, takes_on},
 };
 use redrive_store::{Again, EventHead, NewRound, OperationOrder, StoreError, Task, Walk, WalkCursor};
 
-use crate::{Hook, Inner, clock, replay};
+use crate::{Hook, Inner, MAX_INLINE_WORK, clock, replay};
 
 /// Deliveries or events looked at in one go.
 const SLICE: usize = 1_000;
@@ -171,12 +171,20 @@ impl Source {
     }
 
     /// Whether an event's payload is one that the webhook wants. It is read only if that matters.
-    async fn passes_filter(&self, inner: &Inner, hook: &Hook, head: &EventHead) -> Result<bool, StoreError> {
-        if !hook.has_filter() {
-            return Ok(true);
+    async fn passes_filter(
+        &self,
+        inner: &Inner,
+        hook: &Arc<Hook>,
+        head: &EventHead,
+    ) -> Result<bool, StoreError> {
+        let Some(filter) = hook.filter() else { return Ok(true) };
+        let Some(stored) = inner.store.event(self.tenant.clone(), head.id).await? else { return Ok(false) };
+        let data = stored.event.data.clone();
+        if Filter::work([filter].into_iter(), &data) <= MAX_INLINE_WORK {
+            return Ok(hook.wants_payload(&Payload::new(&data)));
         }
-        let stored = inner.store.event(self.tenant.clone(), head.id).await?;
-        Ok(stored.is_some_and(|stored| hook.wants_payload(&Payload::new(&stored.event.data))))
+        let hook = hook.clone();
+        inner.run_on_thread(&self.tenant, move || hook.wants_payload(&Payload::new(&data))).await
     }
 
     /// The webhook that past events are sent to, unless it gets none.

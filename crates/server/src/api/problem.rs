@@ -155,6 +155,9 @@ impl From<AppError> for Problem {
             AppError::TooLarge(_) => {
                 Self::new(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", detail).field("data")
             }
+            AppError::BatchTooCostly(_) => {
+                Self::new(StatusCode::PAYLOAD_TOO_LARGE, "batch_too_costly", detail)
+            }
             AppError::OverQuota { retry_after, .. } => {
                 Self::new(StatusCode::TOO_MANY_REQUESTS, "quota_exceeded", detail).retry_after(retry_after)
             }

@@ -2,8 +2,8 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use redrive_core::{DeliveryId, EventId, Time};
-use redrive_store::{Delivery, DeliveryCursor, DeliveryFilter, PageRequest, StoredAttempt};
+use redrive_core::{DeliveryId, EventId, TenantId, Time, WebhookId};
+use redrive_store::{Delivery, DeliveryCursor, DeliveryFilter, PageRequest, Period, StoredAttempt};
 
 pub use super::blocked::Blocked;
 use super::{App, AppError, TenantView, blocked::blocked};
@@ -36,9 +36,10 @@ impl App {
     pub async fn history(&self, tenant: impl Into<TenantView>, id: DeliveryId) -> Result<History, AppError> {
         let view = tenant.into();
         let delivery = self.delivery(&view, id).await?.delivery;
-        let attempts = self.store().attempts(view.id, id).await?;
+        let attempts = self.store().attempts(view.id.clone(), id).await?;
         let attempts = attempts.ok_or(AppError::NotFound("delivery"))?;
-        self.with_blocked(delivery, attempts).await
+        let context = self.blocking_context(&view.id, std::slice::from_ref(&delivery)).await?;
+        Ok(self.with_blocked(delivery, attempts, &context))
     }
 
     /// The histories of all deliveries of an event, the oldest delivery first.
@@ -53,11 +54,12 @@ impl App {
         for attempt in attempts.ok_or(AppError::NotFound("event"))? {
             by_delivery.entry(attempt.delivery).or_default().push(attempt);
         }
-        let mut histories = Vec::new();
-        for delivery in self.deliveries_of_event(tenant, event).await? {
-            let attempts = by_delivery.remove(&delivery.id).unwrap_or_default();
-            let delivery = self.see(delivery).await?.delivery;
-            histories.push(self.with_blocked(delivery, attempts).await?);
+        let deliveries = self.deliveries_of_event(tenant.clone(), event).await?;
+        let context = self.blocking_context(&tenant, &deliveries).await?;
+        let mut histories = Vec::with_capacity(deliveries.len());
+        for seen in self.see_all(deliveries).await? {
+            let attempts = by_delivery.remove(&seen.delivery.id).unwrap_or_default();
+            histories.push(self.with_blocked(seen.delivery, attempts, &context));
         }
         Ok(histories)
     }
@@ -82,17 +84,44 @@ impl App {
         }
     }
 
-    async fn with_blocked(
+    /// What is needed to find out when circuits blocked these deliveries, with few reads for all of them.
+    async fn blocking_context(
+        &self,
+        tenant: &TenantId,
+        deliveries: &[Delivery],
+    ) -> Result<BlockingContext, AppError> {
+        let Some(from) = deliveries.iter().map(|delivery| delivery.created_at).min() else {
+            return Ok(BlockingContext::default());
+        };
+        let mut ids: Vec<_> = deliveries.iter().map(|delivery| delivery.webhook).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let periods = self.store().circuit_periods_of(tenant.clone(), ids, from, PERIODS).await?;
+        let mut context =
+            BlockingContext { periods: periods.into_iter().collect(), ..BlockingContext::default() };
+        if !context.periods.is_empty() {
+            let blocked = context.periods.keys().copied().collect();
+            for webhook in self.store().webhooks_by_id(blocked).await? {
+                if let Ok(policy) = webhook.spec.retry_config.resolve(&self.rules.retry) {
+                    context.first_delays.insert(webhook.id, policy.first_delay());
+                }
+            }
+        }
+        Ok(context)
+    }
+
+    fn with_blocked(
         &self,
         delivery: Delivery,
         attempts: Vec<StoredAttempt>,
-    ) -> Result<History, AppError> {
-        let periods = self.store().circuit_periods(delivery.webhook, delivery.created_at, PERIODS).await?;
+        context: &BlockingContext,
+    ) -> History {
+        let periods = context.periods.get(&delivery.webhook).map_or(&[][..], Vec::as_slice);
+        // Periods were read for all deliveries: those that were over before this one began do not count.
+        let is_later = |period: &&Period| period.ended_at.is_none_or(|at| at > delivery.created_at);
+        let periods: Vec<_> = periods.iter().filter(is_later).cloned().collect();
         let tried: Vec<_> = attempts.iter().map(|stored| &stored.attempt).collect();
-        let first_due = match periods.is_empty() {
-            true => delivery.created_at,
-            false => self.first_due(&delivery).await?,
-        };
+        let first_due = context.first_due(&delivery);
         let held_back = blocked(&delivery, first_due, &tried, &periods, self.engine.clock().now());
         let mut entries: Vec<Entry> = held_back.into_iter().map(Entry::Blocked).collect();
         entries.extend(attempts.into_iter().map(Entry::Attempt));
@@ -100,17 +129,21 @@ impl App {
             Entry::Attempt(stored) => stored.attempt.executed_at,
             Entry::Blocked(blocked) => blocked.since,
         });
-        Ok(History { delivery, entries })
+        History { delivery, entries }
     }
+}
 
-    /// When the first attempt of a delivery was due to begin with: what is sent again is sent at once.
-    async fn first_due(&self, delivery: &Delivery) -> Result<Time, AppError> {
-        let webhooks = self.store().webhooks_by_id(vec![delivery.webhook]).await?;
-        let policy = webhooks.first().and_then(|hook| hook.spec.retry_config.resolve(&self.rules.retry).ok());
-        let wait = match (delivery.round, policy) {
-            (1, Some(policy)) => policy.first_delay(),
-            _ => Duration::ZERO,
-        };
-        Ok(delivery.created_at + wait)
+/// The open periods of webhooks, and the delay of their first attempts.
+#[derive(Default)]
+struct BlockingContext {
+    periods: HashMap<WebhookId, Vec<Period>>,
+    first_delays: HashMap<WebhookId, Duration>,
+}
+
+impl BlockingContext {
+    /// When the first attempt of a delivery was due originally. A new round is sent immediately.
+    fn first_due(&self, delivery: &Delivery) -> Time {
+        let delay = self.first_delays.get(&delivery.webhook).filter(|_| delivery.round == 1);
+        delivery.created_at + delay.copied().unwrap_or(Duration::ZERO)
     }
 }

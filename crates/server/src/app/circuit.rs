@@ -1,6 +1,6 @@
 //! A webhook's circuit: looking at it, and deciding about it by hand.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use redrive_core::{
     Invalid, Time, WebhookId,
@@ -59,9 +59,14 @@ impl App {
         self.with_periods(id, gate.circuit).await
     }
 
-    /// The state of a webhook's circuit; none if there is no such webhook.
-    pub async fn circuit_state(&self, id: WebhookId) -> Result<Option<CircuitState>, AppError> {
-        Ok(self.engine.gate_view(id).await?.map(|gate| gate.circuit.state))
+    /// The states of these webhooks' circuits; webhooks that the tenant has not are left out.
+    pub async fn circuit_states(
+        &self,
+        tenant: &TenantId,
+        ids: &[WebhookId],
+    ) -> Result<HashMap<WebhookId, CircuitState>, AppError> {
+        let views = self.engine.gate_views(tenant, ids).await?;
+        Ok(views.into_iter().map(|(id, gate)| (id, gate.circuit.state)).collect())
     }
 
     pub(super) async fn with_periods(

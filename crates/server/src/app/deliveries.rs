@@ -166,12 +166,22 @@ impl App {
         .await
     }
 
-    async fn see_all(&self, found: Vec<Delivery>) -> Result<Vec<Seen>, AppError> {
+    pub(super) async fn see_all(&self, found: Vec<Delivery>) -> Result<Vec<Seen>, AppError> {
+        self.load_webhooks_of(&found).await?;
         let mut seen = Vec::with_capacity(found.len());
         for delivery in found {
             seen.push(self.see(delivery).await?);
         }
         Ok(seen)
+    }
+
+    /// Reads the webhooks of a tenant's deliveries into memory at one go.
+    pub(super) async fn load_webhooks_of(&self, deliveries: &[Delivery]) -> Result<(), AppError> {
+        let Some(first) = deliveries.first() else { return Ok(()) };
+        let mut ids: Vec<_> = deliveries.iter().map(|delivery| delivery.webhook).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        Ok(self.engine.load_webhooks(&first.tenant, &ids).await?)
     }
 
     /// Adds what only this node knows.

@@ -53,6 +53,9 @@ pub enum AppError {
     /// The payload is too large.
     #[error("{0}")]
     TooLarge(String),
+    /// Checking a batch takes too much work.
+    #[error("{0}")]
+    BatchTooCostly(String),
     /// The tenant may not do more of it for now.
     #[error("{detail}")]
     OverQuota {
@@ -98,6 +101,7 @@ impl From<PublishError> for AppError {
             PublishError::KeyReused(_) => {
                 Self::conflict("idempotency_key_reused", format!("{error}; use a new key for a new event"))
             }
+            PublishError::BatchTooCostly => Self::BatchTooCostly(error.to_string()),
             PublishError::NoTenant => Self::NotFound("tenant"),
             PublishError::Store(error) => error.into(),
         }

@@ -1,7 +1,7 @@
 //! Publishing, looking events up, replaying them.
 
 use redrive_core::{DeliveryId, EventId, TenantId, lane::Priority};
-use redrive_engine::{Draft, Receipt, ReplayTo};
+use redrive_engine::{BatchProgress, Draft, Receipt, ReplayTo};
 use redrive_store::{EventFilter, Listed, OrderedPosition, PageRequest, StoredEvent};
 
 use serde_json::json;
@@ -11,6 +11,13 @@ use super::{
     audit::{Deed, Traces},
 };
 
+/// What an event is part of.
+enum Part<'a> {
+    Alone,
+    OfOrder(OrderedPosition),
+    OfBatch(&'a BatchProgress),
+}
+
 impl App {
     /// Reads a tenant's webhooks if they are not known yet, so that publishing need not wait for them.
     pub async fn learn(&self, tenant: &TenantId) -> Result<(), AppError> {
@@ -19,7 +26,12 @@ impl App {
 
     /// Publishes an event, unless its payload is too large.
     pub async fn publish(&self, draft: Draft) -> Result<Receipt, AppError> {
-        self.publish_at(draft, None).await
+        self.publish_at(draft, Part::Alone).await
+    }
+
+    /// Publishes an event of a batch.
+    pub async fn publish_in_batch(&self, draft: Draft, batch: &BatchProgress) -> Result<Receipt, AppError> {
+        self.publish_at(draft, Part::OfBatch(batch)).await
     }
 
     /// The same for an event that is stored after everything before it in an order.
@@ -28,10 +40,10 @@ impl App {
         draft: Draft,
         position: OrderedPosition,
     ) -> Result<Receipt, AppError> {
-        self.publish_at(draft, Some(position)).await
+        self.publish_at(draft, Part::OfOrder(position)).await
     }
 
-    async fn publish_at(&self, draft: Draft, position: Option<OrderedPosition>) -> Result<Receipt, AppError> {
+    async fn publish_at(&self, draft: Draft, part: Part<'_>) -> Result<Receipt, AppError> {
         self.check_hops(draft.hops)?;
         let most = self.rules.max_payload_bytes;
         if draft.data.len() > most {
@@ -41,9 +53,10 @@ impl App {
             )));
         }
         let mut reserved = self.check_event_quotas(&draft.tenant, draft.data.len()).await?;
-        let receipt = match position {
-            Some(position) => self.engine.publish_in_order(draft, position).await?,
-            None => self.engine.publish(draft).await?,
+        let receipt = match part {
+            Part::OfOrder(position) => self.engine.publish_in_order(draft, position).await?,
+            Part::OfBatch(batch) => self.engine.publish_in_batch(draft, batch).await?,
+            Part::Alone => self.engine.publish(draft).await?,
         };
         if let Some(reserved) = &mut reserved {
             reserved.place = receipt.sequence_number;
@@ -99,10 +112,7 @@ impl App {
             to => to,
         };
         if let ReplayTo::Webhooks(named) = &to {
-            for webhook in named {
-                self.webhook(&view, *webhook).await?;
-                self.must_get_events(&tenant, *webhook).await?;
-            }
+            self.must_all_get_events(&view, named).await?;
         }
         let owner = tenant.clone();
         let deed = Deed { action: "event.replay", tenant: Some(&owner), object: Some(event.to_string()) };

@@ -62,13 +62,13 @@ impl App {
         let now = self.engine.clock().now();
         let ids: Vec<_> = webhooks.iter().map(|webhook| webhook.id).collect();
         let (mut hours, backlogs, views) = tokio::try_join!(
-            self.last_hours(ids.clone(), now),
-            async { Ok(self.store().backlogs(ids.clone(), now, MOST).await?) },
+            self.last_hours(tenant, ids.clone(), now),
+            async { Ok(self.store().backlogs(Some(tenant.clone()), ids.clone(), now, MOST).await?) },
             async { Ok(self.engine.gate_views(tenant, &ids).await?) },
         )?;
         let took_nothing = |id: &&WebhookId| hours.get(id).is_none_or(|hour| hour.sum.successes == 0);
         let silent: Vec<_> = ids.iter().filter(took_nothing).copied().collect();
-        let last = self.engine.last_successes(&silent).await?;
+        let last = self.engine.last_successes(tenant, &silent).await?;
         let backlogs: HashMap<_, _> = backlogs.into_iter().collect();
         let glance = |webhook: &Webhook| {
             let view = views.get(&webhook.id).ok_or(AppError::NotFound("webhook"))?;
@@ -91,10 +91,11 @@ impl App {
     /// How each of these webhooks did in the last hour.
     pub(super) async fn last_hours(
         &self,
+        tenant: &TenantId,
         webhooks: Vec<WebhookId>,
         now: Time,
     ) -> Result<HashMap<WebhookId, LastHour>, AppError> {
-        let minutes = self.engine.rollups(webhooks, axis(now).begin()).await?;
+        let minutes = self.engine.rollups(Some(tenant), webhooks, axis(now).begin()).await?;
         let mut by_webhook: HashMap<WebhookId, Vec<MinuteRollup>> = HashMap::new();
         for minute in minutes {
             by_webhook.entry(minute.webhook).or_default().push(minute);

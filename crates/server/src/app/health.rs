@@ -56,20 +56,22 @@ pub struct BacklogSeen {
 impl App {
     /// How a webhook is doing.
     pub async fn health(&self, tenant: impl Into<TenantView>, id: WebhookId) -> Result<Health, AppError> {
-        let state = self.webhook(tenant, id).await?.state;
+        let view = tenant.into();
+        let tenant = view.id.clone();
+        let state = self.webhook(view, id).await?.state;
         let gate = self.engine.gate_view(id).await?.ok_or(AppError::NotFound("webhook"))?;
         let now = self.engine.clock().now();
         // What is pending for a webhook that is off waits for nothing: it is being called off.
         let waiting = gate.waiting.filter(|_| state.gets_events());
-        let backlogs = self.store().backlogs(vec![id], now, MOST).await?;
+        let backlogs = self.store().backlogs(Some(tenant.clone()), vec![id], now, MOST).await?;
         let backlog = backlogs.first().map(|(_, backlog)| *backlog).unwrap_or_default();
-        let minutes = self.engine.rollups(vec![id], now.back(DAY)).await?;
+        let minutes = self.engine.rollups(Some(&tenant), vec![id], now.back(DAY)).await?;
         Ok(Health {
             circuit: self.with_periods(id, gate.circuit).await?,
             last_5_minutes: sum(&minutes, lately(now, 5 * MINUTE)),
             last_hour: sum(&minutes, lately(now, 60 * MINUTE)),
             last_24_hours: sum(&minutes, lately(now, DAY)),
-            last_success_at: self.engine.last_success(id).await?,
+            last_success_at: self.engine.last_success(&tenant, id).await?,
             failing_since: gate.failing_since,
             in_flight: gate.in_flight,
             backlog: attributed(

@@ -46,10 +46,7 @@ impl App {
             let what = "name at least one condition: this would be every delivery there ever was";
             return Err(Invalid::new("filter", what).into());
         }
-        for webhook in &selection.webhook_ids {
-            self.had_webhook(tenant, *webhook).await?;
-        }
-        Ok(())
+        self.had_webhooks(tenant, &selection.webhook_ids).await
     }
 
     /// Tells what an operation would do, and does nothing.
@@ -61,10 +58,7 @@ impl App {
         let tenant = tenant.into();
         self.check_order(&tenant, &mut order).await?;
         let survey = self.engine.survey(&tenant, &order, SAMPLE).await?;
-        let mut sample = Vec::with_capacity(survey.sample.len());
-        for delivery in survey.sample {
-            sample.push(self.see(delivery).await?);
-        }
+        let sample = self.see_all(survey.sample).await?;
         Ok(DryRun { total: survey.total, complete: survey.complete, sample })
     }
 

@@ -154,7 +154,7 @@ impl App {
         let failing = found.by_webhook.len();
         let top = worst_of(found.by_webhook);
         let ids: Vec<_> = top.iter().map(|(webhook, _)| *webhook).collect();
-        let mut hours = self.last_hours(ids.clone(), now).await?;
+        let mut hours = self.last_hours(tenant, ids.clone(), now).await?;
         let mut names = self.names(tenant, ids).await?;
         let worst = |(webhook, _): (WebhookId, u64)| {
             let last_hour = hours.remove(&webhook)?;

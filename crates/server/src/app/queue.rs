@@ -41,7 +41,7 @@ impl App {
         let hidden = self.hidden_webhooks(tenant).await?;
         held.queued.retain(|(webhook, _)| !hidden.contains(webhook));
         found.webhooks.retain(|webhook| !hidden.contains(webhook));
-        let backlogs = self.backlogs(found.webhooks, now).await?;
+        let backlogs = self.backlogs(tenant, found.webhooks, now).await?;
         let concerned = backlogs.iter().map(|(webhook, _)| *webhook);
         let concerned: Vec<_> = concerned.chain(held.queued.iter().map(|(webhook, _)| *webhook)).collect();
         let views = self.engine.gate_views(tenant, &concerned).await?;
@@ -53,6 +53,7 @@ impl App {
     /// with more.
     async fn backlogs(
         &self,
+        tenant: &TenantId,
         webhooks: Vec<WebhookId>,
         now: Time,
     ) -> Result<Vec<(WebhookId, Backlog)>, AppError> {
@@ -60,14 +61,15 @@ impl App {
             return Ok(Vec::new());
         }
         let each = (MOST / webhooks.len()).max(LEAST);
-        let mut backlogs = self.store().backlogs(webhooks, now, each).await?;
+        let mut backlogs = self.store().backlogs(Some(tenant.clone()), webhooks, now, each).await?;
         let more: Vec<_> =
             backlogs.iter().filter(|(_, backlog)| backlog.more).map(|(webhook, _)| *webhook).collect();
         let counted: u64 = backlogs.iter().map(|(_, backlog)| backlog.total()).sum();
         let left = MOST.saturating_sub(usize::try_from(counted).unwrap_or(MOST));
         let Some(further) = left.checked_div(more.len()).map(|left| each + left) else { return Ok(backlogs) };
         if further > each {
-            let again: HashMap<_, _> = self.store().backlogs(more, now, further).await?.into_iter().collect();
+            let again = self.store().backlogs(Some(tenant.clone()), more, now, further).await?;
+            let again: HashMap<_, _> = again.into_iter().collect();
             for (webhook, backlog) in &mut backlogs {
                 *backlog = again.get(webhook).copied().unwrap_or(*backlog);
             }

@@ -1,6 +1,6 @@
 //! Webhooks: making, changing, testing, rotating secrets, ending.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use bytes::Bytes;
 use redrive_core::{
@@ -188,8 +188,17 @@ impl App {
 
     /// Refuses a webhook that this tenant never had; one that was deleted still has its history.
     pub async fn had_webhook(&self, view: &TenantView, id: WebhookId) -> Result<(), AppError> {
-        let found = self.store().webhooks_by_id(vec![id]).await?;
-        match found.iter().any(|webhook| view.sees(webhook)) {
+        self.had_webhooks(view, &[id]).await
+    }
+
+    /// The same for several, with one read for all of them.
+    pub(super) async fn had_webhooks(&self, view: &TenantView, ids: &[WebhookId]) -> Result<(), AppError> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let found = self.store().webhooks_by_id(ids.to_vec()).await?;
+        let is_own = |id: &WebhookId| found.iter().any(|one| one.id == *id && view.sees(one));
+        match ids.iter().all(is_own) {
             true => Ok(()),
             false => Err(AppError::NotFound("webhook")),
         }
@@ -198,15 +207,23 @@ impl App {
     /// Refuses to send something again to a webhook that is disabled or gone: it would be called off at once.
     pub(super) async fn must_get_events(&self, tenant: &TenantId, id: WebhookId) -> Result<(), AppError> {
         let found = self.store().webhook(tenant.clone(), id).await?;
-        let what = match &found {
-            Some(found) if found.webhook.state.gets_events() => return Ok(()),
-            Some(found) => {
-                let state = &found.webhook.state;
-                format!("is {}; {}", state.name(), to_do(state).unwrap_or("enable it first"))
-            }
-            None => "was deleted; replay the event to another one".to_owned(),
-        };
-        Err(AppError::conflict("webhook_not_active", format!("the webhook {what}")))
+        gets_events(found.as_ref().map(|found| &found.webhook.state))
+    }
+
+    /// Refuses webhooks that this tenant has not, or that get no events, with one read for all of them.
+    pub(super) async fn must_all_get_events(
+        &self,
+        view: &TenantView,
+        ids: &[WebhookId],
+    ) -> Result<(), AppError> {
+        let found = self.store().webhooks_by_id(ids.to_vec()).await?;
+        for id in ids {
+            let own =
+                |one: &&Webhook| one.id == *id && view.sees(one) && one.state != WebhookState::Deleted;
+            let webhook = found.iter().find(own).ok_or(AppError::NotFound("webhook"))?;
+            gets_events(Some(&webhook.state))?;
+        }
+        Ok(())
     }
 
     /// Webhooks, newest first.
@@ -357,8 +374,17 @@ impl App {
     }
 
     /// When a webhook last took a delivery.
-    pub async fn last_success(&self, id: WebhookId) -> Result<Option<Time>, AppError> {
-        Ok(self.engine.last_success(id).await?)
+    pub async fn last_success(&self, tenant: &TenantId, id: WebhookId) -> Result<Option<Time>, AppError> {
+        Ok(self.engine.last_success(tenant, id).await?)
+    }
+
+    /// When each of these webhooks of a tenant last took a delivery, with one read for all of them.
+    pub async fn last_successes(
+        &self,
+        tenant: &TenantId,
+        ids: &[WebhookId],
+    ) -> Result<HashMap<WebhookId, Time>, AppError> {
+        Ok(self.engine.last_successes(tenant, ids).await?)
     }
 
     /// Ends a webhook: what is pending is cancelled, its history stays.
@@ -509,6 +535,16 @@ fn must_not_be_over(expires_at: Option<Time>, now: Time) -> Result<(), AppError>
         )),
         _ => Ok(()),
     }
+}
+
+/// Refuses a webhook in a state in which it gets no events; none stands for one that was deleted.
+fn gets_events(state: Option<&WebhookState>) -> Result<(), AppError> {
+    let what = match state {
+        Some(state) if state.gets_events() => return Ok(()),
+        Some(state) => format!("is {}; {}", state.name(), to_do(state).unwrap_or("enable it first")),
+        None => "was deleted; replay the event to another one".to_owned(),
+    };
+    Err(AppError::conflict("webhook_not_active", format!("the webhook {what}")))
 }
 
 /// What has to be done before a webhook is sent anything at once; none if nothing.

@@ -460,7 +460,10 @@ fn verdict(error: AppError) -> Verdict {
             Verdict::Reject(Reason { code: "refused", detail: error.to_string() })
         }
         // No tenant of that name: it is the settings that are wrong, or the tenant is yet to be made.
-        AppError::Store(_) | AppError::NotFound(_) | AppError::TooManyExports { .. } => Verdict::Wait(None),
+        AppError::Store(_)
+        | AppError::NotFound(_)
+        | AppError::BatchTooCostly(_)
+        | AppError::TooManyExports { .. } => Verdict::Wait(None),
         AppError::Invalid(_)
         | AppError::Unfit { .. }
         | AppError::Unprocessable { .. }

@@ -14,7 +14,8 @@ use crate::{Backlog, Backlogged, Birth, LaneKey, Next, Redriven, Step};
 
 /// What waits for the bench's webhook.
 async fn only(bench: &Bench, now: i64, most: usize) -> Backlog {
-    let counted = bench.store().backlogs(vec![bench.webhook], at(now), most).await.unwrap();
+    let counted =
+        bench.store().backlogs(Some(bench.tenant.clone()), vec![bench.webhook], at(now), most).await.unwrap();
     assert_eq!(counted.len(), 1);
     counted[0].1
 }
@@ -167,14 +168,14 @@ pub async fn backlogs_are_counted_by_priority_and_webhook(bench: &Arc<Bench>) {
     let key = LaneKey { webhook: other, lane: order("a") };
     bench.publish_new(bench.fan_out_to(bench.event(at(0)), &[(key, Birth::Waiting(at(0)))])).await;
     let nothing = bench.webhook_id();
-    let count = |most| bench.store().backlogs(vec![other, nothing, bench.webhook], at(10), most);
+    let count = |most| bench.store().backlogs(None, vec![other, nothing, bench.webhook], at(10), most);
     let of_other = Backlog { due: 2, by_priority: [0, 1, 1], ..Backlog::default() };
     let own = Backlog { due: 3, scheduled: 3, by_priority: [4, 0, 2], ..Backlog::default() };
     let expected = [(other, of_other), (nothing, Backlog::default()), (bench.webhook, own)];
     assert_eq!(count(100).await.unwrap(), expected);
     let few = Backlog { due: 2, scheduled: 2, by_priority: [3, 0, 1], more: true, ..Backlog::default() };
     assert_eq!(count(2).await.unwrap()[2], (bench.webhook, few), "the most urgent count first");
-    assert_eq!(bench.store().backlogs(vec![], at(10), 100).await.unwrap(), []);
+    assert_eq!(bench.store().backlogs(None, vec![], at(10), 100).await.unwrap(), []);
 }
 
 pub async fn the_webhooks_of_a_tenant_that_something_waits_for_are_found(bench: &Arc<Bench>) {

@@ -455,6 +455,34 @@ pub async fn periods_are_listed_from_a_time_on(bench: &Arc<Bench>) {
     assert_eq!(periods(bench, 0, 0).await, []);
 }
 
+pub async fn periods_of_several_webhooks_are_read_together(bench: &Arc<Bench>) {
+    let globex = bench.new_tenant("globex").await;
+    let [one, other, foreign, quiet] =
+        [bench.webhook, bench.webhook_id(), bench.webhook_id(), bench.webhook_id()];
+    for n in 0..3 {
+        let generation = 1 + 2 * n as u64;
+        set(bench, one, &open(generation, 100 * n, 9000)).await;
+        set(bench, one, &moved(CircuitState::HalfOpen, generation + 1, 100 * n + 50)).await;
+    }
+    set(bench, other, &open(1, 20, 400)).await;
+    bench.store().set_circuit(globex.clone(), foreign, open(1, 50, 400), None).await.unwrap();
+    for (from, limit) in [(0, 10), (50, 10), (149, 10), (0, 2), (END, 10)] {
+        let ids = vec![one, other, foreign, quiet];
+        let mut found =
+            bench.store().circuit_periods_of(bench.tenant.clone(), ids, at(from), limit).await.unwrap();
+        found.sort_by_key(|(webhook, _)| *webhook);
+        let mut expected = Vec::new();
+        for webhook in [one, other] {
+            let periods = bench.store().circuit_periods(webhook, at(from), limit).await.unwrap();
+            if !periods.is_empty() {
+                expected.push((webhook, periods));
+            }
+        }
+        expected.sort_by_key(|(webhook, _)| *webhook);
+        assert_eq!(found, expected, "from {from}, {limit} at the most");
+    }
+}
+
 pub async fn a_tenants_incidents_are_listed_the_last_first(bench: &Arc<Bench>) {
     let globex = bench.new_tenant("globex").await;
     let [one, other] = [bench.webhook, bench.webhook_id()];

@@ -37,7 +37,7 @@ async fn add(bench: &Bench, rollups: Vec<MinuteRollup>) {
 }
 
 async fn from(bench: &Bench, webhook: WebhookId, from: Time) -> Vec<MinuteRollup> {
-    bench.store().rollups(vec![webhook], from).await.unwrap()
+    bench.store().rollups(Some(bench.tenant.clone()), vec![webhook], from).await.unwrap()
 }
 
 pub async fn figures_of_a_minute_are_added_up(bench: &mut Arc<Bench>) {
@@ -84,7 +84,7 @@ pub async fn minutes_of_several_webhooks_are_read_at_once(bench: &Arc<Bench>) {
     }
     add(bench, all.iter().rev().cloned().collect()).await;
     let read = async |webhooks: &[WebhookId], from| {
-        bench.store().rollups(webhooks.to_vec(), at(from * MINUTE)).await.unwrap()
+        bench.store().rollups(None, webhooks.to_vec(), at(from * MINUTE)).await.unwrap()
     };
     assert_eq!(read(&[one, other, third], 0).await, all);
     assert_eq!(read(&[one, other], 2).await, [&all[1..2], &all[3..5]].concat());
@@ -96,7 +96,7 @@ pub async fn the_last_success_is_known(bench: &Arc<Bench>) {
     let webhook = bench.webhook;
     let by = async |minute: i64| {
         let asked = vec![(webhook, at(minute * MINUTE)), (bench.webhook_id(), at(minute * MINUTE))];
-        bench.store().last_successes(asked).await.unwrap()
+        bench.store().last_successes(bench.tenant.clone(), asked).await.unwrap()
     };
     assert_eq!(by(100).await, []);
     let failed = (10, Some(FailureCategory::Dns));
@@ -111,8 +111,11 @@ pub async fn the_last_success_is_known(bench: &Arc<Bench>) {
     assert_eq!(by(2).await, [(webhook, at(2 * MINUTE + 1))], "the minute itself counts");
     assert_eq!(by(1).await, [(webhook, at(MINUTE))]);
     assert_eq!(by(0).await, []);
-    let mut both =
-        bench.store().last_successes(vec![(webhook, Time::FOREVER), (other, Time::FOREVER)]).await.unwrap();
+    let mut both = bench
+        .store()
+        .last_successes(bench.tenant.clone(), vec![(webhook, Time::FOREVER), (other, Time::FOREVER)])
+        .await
+        .unwrap();
     both.sort_unstable();
     let mut expected = [(webhook, at(2 * MINUTE + 1)), (other, at(9 * MINUTE))];
     expected.sort_unstable();
@@ -214,7 +217,7 @@ pub async fn figures_are_added_all_or_nothing_by_many_at_once(bench: &Arc<Bench>
         }
     });
     super::together(adds).await;
-    let minutes = bench.store().rollups(webhooks.to_vec(), at(0)).await.unwrap();
+    let minutes = bench.store().rollups(None, webhooks.to_vec(), at(0)).await.unwrap();
     assert_eq!(minutes.len(), 9);
     assert!(minutes.iter().all(|one| one.rollup.attempts == 12 && one.rollup.latencies.count() == 12));
     for grain in Grain::ALL {

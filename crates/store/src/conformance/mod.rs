@@ -261,6 +261,7 @@ macro_rules! conformance_suite {
             trouble_is_told_as_it_was_stored,
             periods_begin_and_end_once,
             periods_are_listed_from_a_time_on,
+            periods_of_several_webhooks_are_read_together,
             a_tenants_incidents_are_listed_the_last_first,
             a_tenants_circuits_are_listed_while_they_are_not_closed,
         }
@@ -310,6 +311,7 @@ macro_rules! conformance_suite {
             an_active_webhook_is_not_swept,
             sweeping_is_remembered_across_reopening,
             webhooks_whose_time_is_over_are_told,
+            due_webhooks_of_tenants_that_are_left_out_are_skipped,
             no_event_misses_a_webhook_created_before_it,
         }
         $crate::conformance_theme! { $open, history:

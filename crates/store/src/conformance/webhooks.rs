@@ -328,7 +328,7 @@ pub async fn webhooks_whose_time_is_over_are_told(bench: &mut Arc<Bench>) {
         expires(bench, ids[n as usize], Some(100 * (n + 1))).await;
     }
     Bench::reopen(bench).await;
-    let expiring = |now, limit| bench.store().expiring(at(now), limit);
+    let expiring = |now, limit| bench.store().expiring(at(now), limit, Vec::new());
     let of = |ids: &[WebhookId]| -> Vec<_> { ids.iter().map(|id| (bench.tenant.clone(), *id)).collect() };
     assert_eq!(expiring(99, 10).await.unwrap(), Expiring { expired: vec![], next: Some(at(100)) });
     assert_eq!(expiring(100, 10).await.unwrap(), Expiring { expired: of(&ids[..1]), next: Some(at(200)) });
@@ -345,6 +345,22 @@ pub async fn webhooks_whose_time_is_over_are_told(bench: &mut Arc<Bench>) {
     assert_eq!(expiring(500, 10).await.unwrap(), left);
     bench.set_state(ids[0], WebhookState::Active).await;
     assert_eq!(expiring(500, 10).await.unwrap().expired, of(&[ids[0], ids[2]]), "enabled, its time is over");
+}
+
+pub async fn due_webhooks_of_tenants_that_are_left_out_are_skipped(bench: &mut Arc<Bench>) {
+    let mut ids = Vec::new();
+    for n in 0..4 {
+        ids.push(bench.new_webhook().await.id);
+        expires(bench, ids[n as usize], Some(100 + n)).await;
+    }
+    let other = bench.new_tenant("globex").await;
+    let mut webhook = bench.webhook_of(&other);
+    webhook.spec.expires_at = Some(at(200));
+    bench.store().create_webhook(webhook.clone()).await.unwrap();
+    let found = bench.store().expiring(at(500), 2, vec![bench.tenant.clone()]).await.unwrap();
+    assert_eq!(found, Expiring { expired: vec![(other.clone(), webhook.id)], next: None });
+    let found = bench.store().expiring(at(500), 10, vec![bench.tenant.clone(), other]).await.unwrap();
+    assert_eq!(found.expired, []);
 }
 
 /// What a publisher knows of a tenant's webhooks.

@@ -49,7 +49,7 @@ impl EventTypes for Postgres {
     fn event_type(&self, tenant: TenantId, name: String) -> Answer<'_, Option<VersionedType>> {
         Box::pin(async move {
             let (tenant, name) = (&tenant, &name);
-            self.read_for_user(|session| async move { find(&session, tenant, name).await }).await
+            self.list_for(tenant, |session| async move { find(&session, tenant, name).await }).await
         })
     }
 
@@ -59,7 +59,9 @@ impl EventTypes for Postgres {
         archived: Option<bool>,
         page: PageRequest<String>,
     ) -> Answer<'_, Vec<EventType>> {
-        Box::pin(async move { self.read_for_user(|session| list(session, &tenant, archived, &page)).await })
+        Box::pin(
+            async move { self.list_for(&tenant, |session| list(session, &tenant, archived, &page)).await },
+        )
     }
 
     fn event_types_since(

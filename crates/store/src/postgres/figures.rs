@@ -123,10 +123,15 @@ impl Figures for Postgres {
         })
     }
 
-    fn rollups(&self, webhooks: Vec<WebhookId>, from: Time) -> Answer<'_, Vec<MinuteRollup>> {
+    fn rollups(
+        &self,
+        for_tenant: Option<TenantId>,
+        webhooks: Vec<WebhookId>,
+        from: Time,
+    ) -> Answer<'_, Vec<MinuteRollup>> {
         Box::pin(async move {
             let webhooks: Vec<_> = webhooks.into_iter().map(Col).collect();
-            self.read_for_user(|session| {
+            self.read_for(for_tenant.as_ref(), |session| {
                 let webhooks = &webhooks;
                 async move {
                     let rows = session.query(ROLLUPS, &[webhooks, &Col(from)]).await?;
@@ -141,11 +146,15 @@ impl Figures for Postgres {
         })
     }
 
-    fn last_successes(&self, asked: Vec<(WebhookId, Time)>) -> Answer<'_, Vec<(WebhookId, Time)>> {
+    fn last_successes(
+        &self,
+        for_tenant: TenantId,
+        asked: Vec<(WebhookId, Time)>,
+    ) -> Answer<'_, Vec<(WebhookId, Time)>> {
         Box::pin(async move {
             let (webhooks, times): (Vec<_>, Vec<_>) =
                 asked.into_iter().map(|(webhook, at)| (Col(webhook), Col(at))).unzip();
-            self.read_for_user(|session| {
+            self.list_for(&for_tenant, |session| {
                 let (webhooks, times) = (&webhooks, &times);
                 async move {
                     let rows = session.query(LAST_SUCCESSES, &[webhooks, times]).await?;

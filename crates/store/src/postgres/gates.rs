@@ -37,6 +37,12 @@ macro_rules! troubled {
 /// The newest first, so that a page costs what it shows.
 const PERIODS: &str = "SELECT opened_at, ended_at, forced, counts FROM circuit_periods
      WHERE webhook = $1 ORDER BY opened_at DESC LIMIT $2";
+const PERIODS_OF_SEVERAL: &str = "SELECT p.opened_at, p.ended_at, p.forced, p.counts, asked.id
+     FROM unnest($1::uuid[]) AS asked(id)
+     CROSS JOIN LATERAL (SELECT opened_at, ended_at, forced, counts FROM circuit_periods
+                         WHERE webhook = asked.id AND tenant = $2 ORDER BY opened_at DESC LIMIT $4) p
+     WHERE p.ended_at IS NULL OR p.ended_at > $3
+     ORDER BY asked.id, p.opened_at";
 const INCIDENTS: &str = "SELECT opened_at, ended_at, forced, counts, webhook FROM circuit_periods
      WHERE tenant = $1 ORDER BY opened_at DESC LIMIT $2";
 const CIRCUITS: &str = "SELECT webhook, tenant, hold_until, circuit, failing_since FROM runtime
@@ -69,6 +75,7 @@ const LOCK: &str = "INSERT INTO runtime (webhook, tenant) SELECT k.webhook, k.te
      ON CONFLICT (webhook) DO UPDATE SET tenant = excluded.tenant WHERE false";
 const DIED: &str = "SELECT delivery, event_type FROM dead WHERE delivery = ANY($1::uuid[])";
 const EXPIRED: &str = "SELECT tenant, id FROM webhooks WHERE expires_at IS NOT NULL AND expires_at <= $1
+     AND tenant <> ALL($3::text[])
      ORDER BY expires_at LIMIT $2";
 const NEXT_TO_EXPIRE: &str =
     "SELECT expires_at FROM webhooks WHERE expires_at IS NOT NULL AND expires_at > $1
@@ -151,9 +158,40 @@ impl Gates for Postgres {
         )
     }
 
+    fn circuit_periods_of(
+        &self,
+        tenant: TenantId,
+        webhooks: Vec<WebhookId>,
+        from: Time,
+        limit: usize,
+    ) -> Answer<'_, Vec<(WebhookId, Vec<Period>)>> {
+        Box::pin(async move {
+            let webhooks: Vec<_> = webhooks.into_iter().map(Col).collect();
+            self.list_for(&tenant, |session| {
+                let (tenant, webhooks) = (&tenant, &webhooks);
+                async move {
+                    let limit = limit as i64;
+                    let rows = session
+                        .query(PERIODS_OF_SEVERAL, &[webhooks, &tenant.as_str(), &Col(from), &limit])
+                        .await?;
+                    let mut found: Vec<(WebhookId, Vec<Period>)> = Vec::new();
+                    for row in &rows {
+                        let (webhook, period) = (get(row, 4)?, read_period(row)?);
+                        match found.last_mut() {
+                            Some((last, periods)) if *last == webhook => periods.push(period),
+                            _ => found.push((webhook, vec![period])),
+                        }
+                    }
+                    Ok(found)
+                }
+            })
+            .await
+        })
+    }
+
     fn incidents(&self, tenant: TenantId, limit: usize) -> Answer<'_, Vec<Incident>> {
         Box::pin(async move {
-            self.read_for_user(|session| {
+            self.list_for(&tenant, |session| {
                 let tenant = &tenant;
                 async move {
                     let rows = session.query(INCIDENTS, &[&tenant.as_str(), &(limit as i64)]).await?;
@@ -167,7 +205,7 @@ impl Gates for Postgres {
 
     fn circuits(&self, tenant: TenantId, limit: usize) -> Answer<'_, Vec<Runtime>> {
         Box::pin(async move {
-            self.read_for_user(|session| {
+            self.list_for(&tenant, |session| {
                 let tenant = &tenant;
                 async move {
                     let rows = session.query(CIRCUITS, &[&tenant.as_str(), &(limit as i64)]).await?;
@@ -180,15 +218,20 @@ impl Gates for Postgres {
 
     fn backlogs(
         &self,
+        for_tenant: Option<TenantId>,
         webhooks: Vec<WebhookId>,
         now: Time,
         most: usize,
     ) -> Answer<'_, Vec<(WebhookId, Backlog)>> {
-        Box::pin(async move { self.read(|session| backlog::of(session, &webhooks, now, most)).await })
+        Box::pin(async move {
+            self.read_for(for_tenant.as_ref(), |session| backlog::of(session, &webhooks, now, most)).await
+        })
     }
 
     fn backlogged(&self, tenant: TenantId, look_at: usize) -> Answer<'_, Backlogged> {
-        Box::pin(async move { self.read(|session| backlog::of_tenant(session, &tenant, look_at)).await })
+        Box::pin(async move {
+            self.list_for(&tenant, |session| backlog::of_tenant(session, &tenant, look_at)).await
+        })
     }
 
     fn oldest(&self, after: Option<WebhookId>, limit: usize) -> Answer<'_, Vec<(WebhookId, Time)>> {
@@ -216,14 +259,18 @@ impl Gates for Postgres {
         })
     }
 
-    fn expiring(&self, now: Time, limit: usize) -> Answer<'_, Expiring> {
+    fn expiring(&self, now: Time, limit: usize, except: Vec<TenantId>) -> Answer<'_, Expiring> {
         Box::pin(async move {
-            self.read(|session| async move {
-                let rows = session.query(EXPIRED, &[&Col(now), &(limit as i64)]).await?;
-                let expired = rows.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?)));
-                let expired = expired.collect::<Result<_, Failure>>()?;
-                let next = session.query_opt(NEXT_TO_EXPIRE, &[&Col(now)]).await?;
-                Ok(Expiring { expired, next: next.map(|row| get(&row, 0)).transpose()? })
+            let except: Vec<&str> = except.iter().map(TenantId::as_str).collect();
+            self.read(|session| {
+                let except = &except;
+                async move {
+                    let rows = session.query(EXPIRED, &[&Col(now), &(limit as i64), except]).await?;
+                    let expired = rows.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?)));
+                    let expired = expired.collect::<Result<_, Failure>>()?;
+                    let next = session.query_opt(NEXT_TO_EXPIRE, &[&Col(now)]).await?;
+                    Ok(Expiring { expired, next: next.map(|row| get(&row, 0)).transpose()? })
+                }
             })
             .await
         })

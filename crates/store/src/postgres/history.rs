@@ -184,7 +184,7 @@ impl History for Postgres {
     fn event(&self, tenant: TenantId, id: EventId) -> Answer<'_, Option<StoredEvent>> {
         Box::pin(async move {
             let tenant = &tenant;
-            self.read_for_user(|session| async move { find_event(&session, tenant, id).await }).await
+            self.list_for(tenant, |session| async move { find_event(&session, tenant, id).await }).await
         })
     }
 
@@ -203,7 +203,7 @@ impl History for Postgres {
 
     fn delivery(&self, tenant: TenantId, id: DeliveryId) -> Answer<'_, Option<Delivery>> {
         Box::pin(async move {
-            self.read_for_user(|session| {
+            self.list_for(&tenant, |session| {
                 let tenant = &tenant;
                 async move {
                     let row = session.query_opt(ONE_DELIVERY, &[&Col(id), &tenant.as_str()]).await?;
@@ -257,16 +257,16 @@ impl History for Postgres {
     }
 
     fn dead_size(&self, tenant: TenantId, most: usize) -> Answer<'_, usize> {
-        Box::pin(async move { self.read(|session| dead::size(session, &tenant, most)).await })
+        Box::pin(async move { self.list_for(&tenant, |session| dead::size(session, &tenant, most)).await })
     }
 
     fn attempts(&self, tenant: TenantId, delivery: DeliveryId) -> Answer<'_, Option<Vec<StoredAttempt>>> {
-        Box::pin(async move { self.read_for_user(|session| attempts(session, &tenant, delivery)).await })
+        Box::pin(async move { self.list_for(&tenant, |session| attempts(session, &tenant, delivery)).await })
     }
 
     fn attempts_of_event(&self, tenant: TenantId, event: EventId) -> Answer<'_, Option<Vec<StoredAttempt>>> {
         Box::pin(
-            async move { self.read_for_user(|session| attempts_of_event(session, &tenant, event)).await },
+            async move { self.list_for(&tenant, |session| attempts_of_event(session, &tenant, event)).await },
         )
     }
 }

@@ -48,7 +48,10 @@ mod writer;
 
 use std::{
     future::Future,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -216,6 +219,8 @@ struct Shared {
     /// Read for users.
     user_readers: Sessions,
     tenant_reads: TenantReads,
+    /// Reads run so far.
+    read_count: AtomicU64,
     counts: Arc<Counts>,
     partitions: Partitions,
     hints: Hints,
@@ -263,6 +268,7 @@ impl Postgres {
             readers: open(ENGINE_READERS, read),
             user_readers: open(options.readers, read),
             tenant_reads: TenantReads::new((options.readers / 2).max(1)),
+            read_count: AtomicU64::new(0),
             hints: Hints::start(&way, &schema, options),
             partitions: Partitions::new(&schema),
             counts: counts.clone(),
@@ -315,6 +321,7 @@ impl Postgres {
         F: Fn(Tx) -> C,
         C: Future<Output = Result<T, Failure>>,
     {
+        self.shared.read_count.fetch_add(1, Ordering::Relaxed);
         self.shared.user_readers.read(question).await.map_err(StoreError::from)
     }
 
@@ -328,12 +335,25 @@ impl Postgres {
         self.read_for_user(question).await
     }
 
+    /// Runs a read for the tenant that asked, or for the engine.
+    async fn read_for<T, F, C>(&self, tenant: Option<&TenantId>, question: F) -> Result<T, StoreError>
+    where
+        F: Fn(Tx) -> C,
+        C: Future<Output = Result<T, Failure>>,
+    {
+        match tenant {
+            Some(tenant) => self.list_for(tenant, question).await,
+            None => self.read(question).await,
+        }
+    }
+
     /// Runs a read for the engine.
     async fn read<T, F, C>(&self, question: F) -> Result<T, StoreError>
     where
         F: Fn(Tx) -> C,
         C: Future<Output = Result<T, Failure>>,
     {
+        self.shared.read_count.fetch_add(1, Ordering::Relaxed);
         self.shared.readers.read(question).await.map_err(StoreError::from)
     }
 }

@@ -186,10 +186,10 @@ impl Notices for Postgres {
     fn list_notices(&self, tenant: TenantId, page: PageRequest<NoticeId>) -> Answer<'_, Vec<StoredNotice>> {
         Box::pin(async move {
             let before = Col(page.after.unwrap_or(NoticeId::from_bytes([0xff; 16])));
-            let (limit, offset, tenant) = (i64::from(page.limit), i64::from(page.offset), tenant.as_str());
-            let values: [&(dyn ToSql + Sync); 4] = [&tenant, &before, &limit, &offset];
+            let (limit, offset, owner) = (i64::from(page.limit), i64::from(page.offset), tenant.as_str());
+            let values: [&(dyn ToSql + Sync); 4] = [&owner, &before, &limit, &offset];
             let values = &values;
-            self.read_for_user(|session| async move {
+            self.list_for(&tenant, |session| async move {
                 session.query(LIST, values).await?.iter().map(read_notice).collect()
             })
             .await

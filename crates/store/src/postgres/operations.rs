@@ -129,7 +129,7 @@ impl Operations for Postgres {
     fn operation(&self, tenant: TenantId, id: OperationId) -> Answer<'_, Option<Operation>> {
         Box::pin(async move {
             let tenant = &tenant;
-            self.read_for_user(|session| async move {
+            self.list_for(tenant, |session| async move {
                 let row = session.query_opt(ONE, &[&Col(id), &tenant.as_str()]).await?;
                 row.map(|row| read_operation(&row)).transpose()
             })
@@ -144,7 +144,7 @@ impl Operations for Postgres {
     ) -> Answer<'_, Vec<Operation>> {
         Box::pin(async move {
             let (tenant, page) = (&tenant, &page);
-            self.read_for_user(|session| async move {
+            self.list_for(tenant, |session| async move {
                 let before = Col(page.after.unwrap_or(OperationId::from_bytes([0xff; 16])));
                 let (limit, offset) = (i64::from(page.limit), i64::from(page.offset));
                 let rows = session.query(LIST, &[&tenant.as_str(), &before, &limit, &offset]).await?;

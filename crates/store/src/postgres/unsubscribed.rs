@@ -45,7 +45,7 @@ impl Unsubscribing for Postgres {
         tenant: TenantId,
         page: PageRequest<UnsubscribedCursor>,
     ) -> Answer<'_, Vec<Unsubscribed>> {
-        Box::pin(async move { self.read_for_user(|session| list(session, &tenant, &page)).await })
+        Box::pin(async move { self.list_for(&tenant, |session| list(session, &tenant, &page)).await })
     }
 }
 

@@ -28,6 +28,10 @@ const BEFORE: Duration = Duration::from_secs(45 * 24 * 3600);
 pub(super) const PLANNED: [(&str, &str); 2] = [("overdue free lanes", FREE), ("overdue held lanes", HELD)];
 
 impl Upkeep for Postgres {
+    fn read_count(&self) -> u64 {
+        self.shared.read_count.load(Relaxed)
+    }
+
     fn forget_keys(&self, now: Time, limit: usize) -> Answer<'_, usize> {
         Box::pin(async move {
             let forget = "DELETE FROM idempotency WHERE ctid = ANY(ARRAY(

@@ -71,7 +71,7 @@ impl Webhooks for Postgres {
 
     fn webhook(&self, tenant: TenantId, id: WebhookId) -> Answer<'_, Option<Versioned>> {
         Box::pin(async move {
-            let found = self.read(|session| {
+            let found = self.list_for(&tenant, |session| {
                 let tenant = &tenant;
                 async move { find(&session, tenant, id).await }
             });
@@ -95,7 +95,7 @@ impl Webhooks for Postgres {
 
     fn list_webhooks(&self, tenant: TenantId, page: PageRequest<WebhookId>) -> Answer<'_, Vec<Webhook>> {
         Box::pin(async move {
-            let found = self.read_for_user(|session| list(session, &tenant, page)).await?;
+            let found = self.list_for(&tenant, |session| list(session, &tenant, page)).await?;
             self.shared.seals.open_all(found)
         })
     }

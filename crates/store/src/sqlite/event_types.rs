@@ -58,7 +58,7 @@ impl EventTypes for Sqlite {
     }
 
     fn event_type(&self, tenant: TenantId, name: String) -> Answer<'_, Option<VersionedType>> {
-        self.read_for_user(move |connection| find(connection, &tenant, &name))
+        self.list_for(tenant.clone(), move |connection| find(connection, &tenant, &name))
     }
 
     fn list_event_types(
@@ -67,7 +67,7 @@ impl EventTypes for Sqlite {
         archived: Option<bool>,
         page: PageRequest<String>,
     ) -> Answer<'_, Vec<EventType>> {
-        self.read_for_user(move |connection| {
+        self.list_for(tenant.clone(), move |connection| {
             let after = page.after.unwrap_or_default();
             connection
                 .prepare_cached(&format!(

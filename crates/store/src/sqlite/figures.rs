@@ -76,8 +76,13 @@ impl Figures for Sqlite {
         })
     }
 
-    fn rollups(&self, webhooks: Vec<WebhookId>, from: Time) -> Answer<'_, Vec<MinuteRollup>> {
-        self.read_for_user(move |connection| {
+    fn rollups(
+        &self,
+        for_tenant: Option<TenantId>,
+        webhooks: Vec<WebhookId>,
+        from: Time,
+    ) -> Answer<'_, Vec<MinuteRollup>> {
+        self.read_for(for_tenant, move |connection| {
             let mut of_one = connection.prepare_cached(ROLLUPS)?;
             let mut found = Vec::new();
             for webhook in webhooks {
@@ -91,8 +96,12 @@ impl Figures for Sqlite {
         })
     }
 
-    fn last_successes(&self, asked: Vec<(WebhookId, Time)>) -> Answer<'_, Vec<(WebhookId, Time)>> {
-        self.read_for_user(move |connection| {
+    fn last_successes(
+        &self,
+        for_tenant: TenantId,
+        asked: Vec<(WebhookId, Time)>,
+    ) -> Answer<'_, Vec<(WebhookId, Time)>> {
+        self.list_for(for_tenant, move |connection| {
             let mut of_one = connection.prepare_cached(LAST_SUCCESS)?;
             let mut found = Vec::new();
             for (webhook, at) in asked {

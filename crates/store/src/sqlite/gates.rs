@@ -6,7 +6,7 @@ use redrive_core::{
     notice::{Cause, fold::died_of, of_move},
     webhook::{Webhook, WebhookState},
 };
-use rusqlite::{OptionalExtension, Row, Transaction};
+use rusqlite::{OptionalExtension, Row, Rows, Transaction};
 
 use super::{
     Sqlite, backlog, changes,
@@ -23,6 +23,8 @@ use crate::{
 /// The newest first, so that a page costs what it shows.
 const PERIODS: &str = "SELECT opened_at, ended_at, forced, counts FROM circuit_periods
      WHERE webhook = ?1 ORDER BY opened_at DESC LIMIT ?2";
+const PERIODS_OF_TENANT: &str = "SELECT opened_at, ended_at, forced, counts FROM circuit_periods
+     WHERE webhook = ?1 AND tenant = ?3 ORDER BY opened_at DESC LIMIT ?2";
 const INCIDENTS: &str = "SELECT opened_at, ended_at, forced, counts, webhook FROM circuit_periods
      WHERE tenant = ?1 ORDER BY opened_at DESC LIMIT ?2";
 const CIRCUITS: &str = "SELECT webhook, tenant, hold_until, circuit, failing_since FROM runtime
@@ -86,30 +88,40 @@ impl Gates for Sqlite {
     fn circuit_periods(&self, webhook: WebhookId, from: Time, limit: usize) -> Answer<'_, Vec<Period>> {
         self.read_for_user(move |connection| {
             let mut newest_first = connection.prepare_cached(PERIODS)?;
-            let mut rows = newest_first.query((Col(webhook), limit as i64))?;
-            let mut periods = Vec::new();
-            while let Some(row) = rows.next()? {
-                let period = read_period(row)?;
-                if period.ended_at.is_some_and(|ended_at| ended_at <= from) {
-                    // They follow one another: all that came before were over as well.
-                    break;
+            read_periods(newest_first.query((Col(webhook), limit as i64))?, from)
+        })
+    }
+
+    fn circuit_periods_of(
+        &self,
+        tenant: TenantId,
+        webhooks: Vec<WebhookId>,
+        from: Time,
+        limit: usize,
+    ) -> Answer<'_, Vec<(WebhookId, Vec<Period>)>> {
+        self.list_for(tenant.clone(), move |connection| {
+            let mut newest_first = connection.prepare_cached(PERIODS_OF_TENANT)?;
+            let mut found = Vec::new();
+            for webhook in webhooks {
+                let rows = newest_first.query((Col(webhook), limit as i64, tenant.as_str()))?;
+                let periods = read_periods(rows, from)?;
+                if !periods.is_empty() {
+                    found.push((webhook, periods));
                 }
-                periods.push(period);
             }
-            periods.reverse();
-            Ok(periods)
+            Ok(found)
         })
     }
 
     fn incidents(&self, tenant: TenantId, limit: usize) -> Answer<'_, Vec<Incident>> {
-        self.read_for_user(move |connection| {
+        self.list_for(tenant.clone(), move |connection| {
             let read = |row: &Row<'_>| Ok(Incident { webhook: get(row, 4)?, period: read_period(row)? });
             connection.prepare_cached(INCIDENTS)?.query_map((tenant.as_str(), limit as i64), read)?.collect()
         })
     }
 
     fn circuits(&self, tenant: TenantId, limit: usize) -> Answer<'_, Vec<Runtime>> {
-        self.read_for_user(move |connection| {
+        self.list_for(tenant.clone(), move |connection| {
             connection
                 .prepare_cached(CIRCUITS)?
                 .query_map((tenant.as_str(), limit as i64), read_runtime)?
@@ -119,15 +131,16 @@ impl Gates for Sqlite {
 
     fn backlogs(
         &self,
+        for_tenant: Option<TenantId>,
         webhooks: Vec<WebhookId>,
         now: Time,
         most: usize,
     ) -> Answer<'_, Vec<(WebhookId, Backlog)>> {
-        self.read(move |connection| backlog::of(connection, &webhooks, now, most))
+        self.read_for(for_tenant, move |connection| backlog::of(connection, &webhooks, now, most))
     }
 
     fn backlogged(&self, tenant: TenantId, look_at: usize) -> Answer<'_, Backlogged> {
-        self.read(move |connection| backlog::of_tenant(connection, &tenant, look_at))
+        self.list_for(tenant.clone(), move |connection| backlog::of_tenant(connection, &tenant, look_at))
     }
 
     fn oldest(&self, after: Option<WebhookId>, limit: usize) -> Answer<'_, Vec<(WebhookId, Time)>> {
@@ -160,17 +173,34 @@ impl Gates for Sqlite {
         })
     }
 
-    fn expiring(&self, now: Time, limit: usize) -> Answer<'_, Expiring> {
+    fn expiring(&self, now: Time, limit: usize, except: Vec<TenantId>) -> Answer<'_, Expiring> {
         self.read(move |connection| {
-            let expired = connection
-                .prepare_cached(EXPIRED)?
-                .query_map((Col(now), limit as i64), |row| Ok((get(row, 0)?, get(row, 1)?)))?
-                .collect::<rusqlite::Result<_>>()?;
+            // SQLite takes a negative limit for none; rows of the tenants left out are read and skipped.
+            let rows = if except.is_empty() { limit as i64 } else { -1 };
+            let mut statement = connection.prepare_cached(EXPIRED)?;
+            let due = statement.query_map((Col(now), rows), |row| Ok((get(row, 0)?, get(row, 1)?)))?;
+            let wanted = due.filter(|row| !matches!(row, Ok((tenant, _)) if except.contains(tenant)));
+            let expired = wanted.take(limit).collect::<rusqlite::Result<_>>()?;
             let next =
                 connection.prepare_cached(NEXT_TO_EXPIRE)?.query_row([Col(now)], |row| get_opt(row, 0))?;
             Ok(Expiring { expired, next })
         })
     }
+}
+
+/// Of open periods, newest first, those that were not over at `from`, oldest first.
+fn read_periods(mut rows: Rows<'_>, from: Time) -> rusqlite::Result<Vec<Period>> {
+    let mut periods = Vec::new();
+    while let Some(row) = rows.next()? {
+        let period = read_period(row)?;
+        if period.ended_at.is_some_and(|ended_at| ended_at <= from) {
+            // They follow one another: all that came before were over as well.
+            break;
+        }
+        periods.push(period);
+    }
+    periods.reverse();
+    Ok(periods)
 }
 
 /// A webhook that gets events again after it got none starts anew: its failures before do not count.

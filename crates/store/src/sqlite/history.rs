@@ -139,7 +139,7 @@ pub(super) fn find_history(
 
 impl History for Sqlite {
     fn event(&self, tenant: TenantId, id: EventId) -> Answer<'_, Option<StoredEvent>> {
-        self.read_for_user(move |connection| find_event(connection, &tenant, id))
+        self.list_for(tenant.clone(), move |connection| find_event(connection, &tenant, id))
     }
 
     fn list_events(
@@ -154,7 +154,7 @@ impl History for Sqlite {
     }
 
     fn delivery(&self, tenant: TenantId, id: DeliveryId) -> Answer<'_, Option<Delivery>> {
-        self.read_for_user(move |connection| {
+        self.list_for(tenant.clone(), move |connection| {
             connection
                 .prepare_cached(&format!(
                     "{DELIVERY} FROM deliveries d {WITH_EVENT} WHERE d.id = ? AND d.tenant = ?"
@@ -203,11 +203,11 @@ impl History for Sqlite {
     }
 
     fn dead_size(&self, tenant: TenantId, most: usize) -> Answer<'_, usize> {
-        self.read(move |connection| dead::size(connection, &tenant, most))
+        self.list_for(tenant.clone(), move |connection| dead::size(connection, &tenant, most))
     }
 
     fn attempts(&self, tenant: TenantId, delivery: DeliveryId) -> Answer<'_, Option<Vec<StoredAttempt>>> {
-        self.read_for_user(move |connection| {
+        self.list_for(tenant.clone(), move |connection| {
             let key = (Col(delivery), tenant.as_str());
             let known = "SELECT 1 FROM deliveries WHERE id = ? AND tenant = ?";
             if !connection.prepare_cached(known)?.exists(key)? {
@@ -220,7 +220,7 @@ impl History for Sqlite {
     }
 
     fn attempts_of_event(&self, tenant: TenantId, event: EventId) -> Answer<'_, Option<Vec<StoredAttempt>>> {
-        self.read_for_user(move |connection| {
+        self.list_for(tenant.clone(), move |connection| {
             let key = (Col(event), tenant.as_str());
             let known = "SELECT 1 FROM events WHERE id = ? AND tenant = ?";
             if !connection.prepare_cached(known)?.exists(key)? {

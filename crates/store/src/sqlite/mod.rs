@@ -186,6 +186,18 @@ impl Sqlite {
     ) -> Answer<'_, T> {
         Box::pin(async move { self.readers.run_listing(&tenant, question).await })
     }
+
+    /// Runs a read for the tenant that asked, or for the engine.
+    fn read_for<T: Send + 'static>(
+        &self,
+        tenant: Option<TenantId>,
+        question: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Answer<'_, T> {
+        match tenant {
+            Some(tenant) => self.list_for(tenant, question),
+            None => self.read(question),
+        }
+    }
 }
 
 /// The write-ahead log of a database.

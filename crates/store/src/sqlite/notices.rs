@@ -141,7 +141,7 @@ impl Notices for Sqlite {
     }
 
     fn list_notices(&self, tenant: TenantId, page: PageRequest<NoticeId>) -> Answer<'_, Vec<StoredNotice>> {
-        self.read_for_user(move |connection| list(connection, &tenant, page))
+        self.list_for(tenant.clone(), move |connection| list(connection, &tenant, page))
     }
 
     fn forget_notices(&self, before: Time, limit: usize) -> Answer<'_, usize> {

@@ -82,7 +82,7 @@ impl Operations for Sqlite {
     }
 
     fn operation(&self, tenant: TenantId, id: OperationId) -> Answer<'_, Option<Operation>> {
-        self.read_for_user(move |connection| {
+        self.list_for(tenant.clone(), move |connection| {
             connection
                 .prepare_cached(&format!("{OPERATION} WHERE id = ? AND tenant = ?"))?
                 .query_row((Col(id), tenant.as_str()), read_operation)
@@ -95,7 +95,7 @@ impl Operations for Sqlite {
         tenant: TenantId,
         page: PageRequest<OperationId>,
     ) -> Answer<'_, Vec<Operation>> {
-        self.read_for_user(move |connection| {
+        self.list_for(tenant.clone(), move |connection| {
             let before = page.after.unwrap_or(OperationId::from_bytes([0xff; 16]));
             connection
                 .prepare_cached(&format!(

@@ -2,7 +2,14 @@
 //! engine's reads do not wait for listings. A question that takes longer than two
 //! seconds is stopped: long readers would keep the write-ahead log from shrinking.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use rusqlite::{Connection, InterruptHandle, OpenFlags};
@@ -32,6 +39,8 @@ pub(super) struct Readers {
     tenant_reads: TenantReads,
     path: PathBuf,
     files: DatabaseFiles,
+    /// Reads run so far.
+    count: AtomicU64,
 }
 
 impl Readers {
@@ -42,7 +51,12 @@ impl Readers {
         let for_users = (options.readers - 1).max(1);
         let user_permits = Arc::new(Semaphore::new(for_users));
         let tenant_reads = TenantReads::new(for_users.div_ceil(2));
-        Ok(Self { idle: Arc::new(Mutex::new(vec![first])), gate, user_permits, tenant_reads, path, files })
+        let idle = Arc::new(Mutex::new(vec![first]));
+        Ok(Self { idle, gate, user_permits, tenant_reads, path, files, count: AtomicU64::new(0) })
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
     }
 
     pub(super) fn gate(&self) -> Gate {
@@ -83,6 +97,7 @@ impl Readers {
         &self,
         question: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
+        self.count.fetch_add(1, Ordering::Relaxed);
         let pass = self.gate.clone().read_owned().await;
         let idle = self.idle.lock().pop();
         let connection = match idle {

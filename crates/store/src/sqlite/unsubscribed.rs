@@ -50,7 +50,7 @@ impl Unsubscribing for Sqlite {
         tenant: TenantId,
         page: PageRequest<UnsubscribedCursor>,
     ) -> Answer<'_, Vec<Unsubscribed>> {
-        self.read_for_user(move |connection| {
+        self.list_for(tenant.clone(), move |connection| {
             let (address, kind) =
                 page.after.map_or((String::new(), ""), |after| (after.address, after.kind.name()));
             connection

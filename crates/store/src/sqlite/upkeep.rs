@@ -18,6 +18,10 @@ use crate::{
 };
 
 impl Upkeep for Sqlite {
+    fn read_count(&self) -> u64 {
+        self.readers.count()
+    }
+
     fn forget_keys(&self, now: Time, limit: usize) -> Answer<'_, usize> {
         self.write(move |transaction| {
             transaction.execute(

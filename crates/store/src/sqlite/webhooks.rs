@@ -59,7 +59,7 @@ impl Webhooks for Sqlite {
     }
 
     fn webhook(&self, tenant: TenantId, id: WebhookId) -> Answer<'_, Option<Versioned>> {
-        let found = self.read(move |connection| find(connection, &tenant, id));
+        let found = self.list_for(tenant.clone(), move |connection| find(connection, &tenant, id));
         Box::pin(async { self.seals.open_version(found.await?) })
     }
 
@@ -77,7 +77,7 @@ impl Webhooks for Sqlite {
     }
 
     fn list_webhooks(&self, tenant: TenantId, page: PageRequest<WebhookId>) -> Answer<'_, Vec<Webhook>> {
-        let found = self.read_for_user(move |connection| {
+        let found = self.list_for(tenant.clone(), move |connection| {
             connection
                 .prepare_cached(&format!(
                     "SELECT {COLUMNS} FROM webhooks

@@ -112,10 +112,13 @@ async fn of_tenant(picture: &mut Picture, store: &dyn Store, tenant: &TenantId) 
     picture.all("dead, counted", groups);
     for webhook in webhooks {
         picture.all("webhook, deleted or not", store.webhooks_by_id(vec![webhook]).await.unwrap());
-        picture.add("backlog", &store.backlogs(vec![webhook], at(150), 1000).await.unwrap());
+        picture.add("backlog", &store.backlogs(None, vec![webhook], at(150), 1000).await.unwrap());
         picture.all("open", store.circuit_periods(webhook, Time::default(), 100).await.unwrap());
-        picture.all("minute", store.rollups(vec![webhook], Time::default()).await.unwrap());
-        picture.add("last success", &store.last_successes(vec![(webhook, Time::FOREVER)]).await.unwrap());
+        picture.all("minute", store.rollups(None, vec![webhook], Time::default()).await.unwrap());
+        picture.add(
+            "last success",
+            &store.last_successes(TenantId::default(), vec![(webhook, Time::FOREVER)]).await.unwrap(),
+        );
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{
     future::{Future, poll_fn},
     pin::Pin,
+    sync::Arc,
     task::Poll,
 };
 
@@ -15,7 +16,7 @@ use axum::{
 };
 use bytes::Bytes;
 use redrive_core::{EventId, Invalid, TenantId, Time, hops, lane::Priority};
-use redrive_engine::{Draft, Receipt};
+use redrive_engine::{BatchProgress, Draft, MAX_INLINE_WORK, Receipt};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -33,6 +34,9 @@ use crate::api::{
 
 /// The most events of one batch.
 pub(super) const MAX_BATCH: usize = 1_000;
+/// Units of work for reading one byte of a batch, and for taking in one of its events beside its checks.
+const WORK_PER_BYTE: u64 = 1;
+const WORK_PER_EVENT: u64 = 4_096;
 
 /// An event to publish.
 #[derive(Deserialize, ToSchema)]
@@ -296,32 +300,40 @@ pub(super) async fn publish_batch(
     Batch(raw): Batch,
 ) -> Result<Response, Problem> {
     let mode = Mode::of(&raw.headers);
-    let (events, named) = match mode {
-        Mode::Plain => {
-            let input: BatchInput<'_> = json(&raw.body)?;
-            (input.events, input.tenant_id)
+    if let Mode::Structured | Mode::Binary = mode {
+        return Err(cloudevents::wrong_place(mode));
+    }
+    let (events, named) = match WORK_PER_BYTE * raw.body.len() as u64 > MAX_INLINE_WORK {
+        true => {
+            let body = raw.body.clone();
+            let owner = caller.acts_for(None)?;
+            app.engine().run_check(&owner, move || split(&body, mode)).await??
         }
-        Mode::Batch => (cloudevents::items(&raw.body)?, None),
-        Mode::Structured | Mode::Binary => return Err(cloudevents::wrong_place(mode)),
+        false => split(&raw.body, mode)?,
     };
     let tenant = app.acts_for(&caller, named.as_deref().or(query.tenant_id.as_deref())).await?;
     if events.is_empty() || events.len() > MAX_BATCH {
         return Err(Invalid::new("events", format!("must hold 1 to {MAX_BATCH} events")).into());
     }
     let (trace, hops) = (trace::of(&raw.headers), hops_of(&raw.headers)?);
+    let batch = Arc::new(BatchProgress::default());
     let mut under_way = Vec::with_capacity(events.len());
     for event in &events {
         under_way.push(match item(event, &raw.body, mode, &tenant) {
             Ok(draft) => {
                 let draft = Draft { trace: trace.clone().or(draft.trace), hops, ..draft };
-                UnderWay::Publishing(Box::pin(publish_one(app.clone(), draft)))
+                UnderWay::Publishing(Box::pin(publish_one(app.clone(), draft, batch.clone())))
             }
             Err(problem) => UnderWay::Over(Err(problem)),
         });
+        batch.add_inline_work(WORK_PER_BYTE * event.len() as u64);
+        if batch.must_yield() {
+            tokio::task::yield_now().await;
+        }
     }
     app.learn(&tenant).await?;
     let mut data = Vec::with_capacity(under_way.len());
-    for item in in_order(under_way).await {
+    for item in in_order(under_way, &batch).await {
         data.push(batch_item(item));
     }
     let unavailable = StatusCode::SERVICE_UNAVAILABLE.as_u16();
@@ -334,9 +346,20 @@ pub(super) async fn publish_batch(
     Ok((StatusCode::ACCEPTED, axum::Json(BatchView { data })).into_response())
 }
 
+/// The events of a batch as parts of its body, not read yet, and the tenant that it names.
+fn split(body: &Bytes, mode: Mode) -> Result<(Vec<Bytes>, Option<String>), Problem> {
+    let (events, named) = match mode {
+        Mode::Batch => (cloudevents::items(body)?, None),
+        _ => {
+            let input: BatchInput<'_> = json(body)?;
+            (input.events, input.tenant_id.map(Cow::into_owned))
+        }
+    };
+    Ok((events.into_iter().map(|event| body.slice_ref(event.get().as_bytes())).collect(), named))
+}
+
 /// One event of a batch, as it was sent.
-fn item(event: &RawValue, body: &Bytes, mode: Mode, tenant: &TenantId) -> Result<Draft, Problem> {
-    let text = event.get().as_bytes();
+fn item(text: &[u8], body: &Bytes, mode: Mode, tenant: &TenantId) -> Result<Draft, Problem> {
     if mode == Mode::Batch {
         return cloudevents::structured(text, body, tenant.clone());
     }
@@ -353,14 +376,23 @@ enum UnderWay {
     Over(Result<Receipt, Problem>),
 }
 
-/// Hands all of them to the store in their order, where they wait together and share commits.
-async fn in_order(mut under_way: Vec<UnderWay>) -> Vec<Result<Receipt, Problem>> {
+/// Hands all of them to the store in their order, where they wait together and share commits. One whose check takes
+/// longer is waited for, and other tasks have their turn after every millisecond of work.
+async fn in_order(mut under_way: Vec<UnderWay>, batch: &BatchProgress) -> Vec<Result<Receipt, Problem>> {
+    let mut next = 0;
     poll_fn(|context| {
-        for item in &mut under_way {
-            if let UnderWay::Publishing(publishing) = item
-                && let Poll::Ready(result) = publishing.as_mut().poll(context)
-            {
-                *item = UnderWay::Over(result);
+        while let Some(item) = under_way.get_mut(next) {
+            if let UnderWay::Publishing(publishing) = item {
+                match publishing.as_mut().poll(context) {
+                    Poll::Ready(result) => *item = UnderWay::Over(result),
+                    Poll::Pending if batch.take_handed_over() => {}
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+            next += 1;
+            if batch.must_yield() {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
             }
         }
         Poll::Ready(())
@@ -376,8 +408,9 @@ async fn in_order(mut under_way: Vec<UnderWay>) -> Vec<Result<Receipt, Problem>>
     results
 }
 
-async fn publish_one(app: AppState, draft: Draft) -> Result<Receipt, Problem> {
-    Ok(app.publish(draft).await?)
+async fn publish_one(app: AppState, draft: Draft, batch: Arc<BatchProgress>) -> Result<Receipt, Problem> {
+    batch.add_inline_work(WORK_PER_EVENT);
+    Ok(app.publish_in_batch(draft, &batch).await?)
 }
 
 fn batch_item(result: Result<Receipt, Problem>) -> BatchItem {

@@ -3,8 +3,9 @@
 use axum::extract::State;
 use redrive_core::{
     WebhookId,
-    filter::{Filter, Payload, Verdict},
+    filter::{self, Filter, Payload, Verdict},
 };
+use redrive_engine::MAX_INLINE_WORK;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 use utoipa::ToSchema;
@@ -83,6 +84,9 @@ pub(crate) struct FilterCondition {
     suffix: Option<String>,
 }
 
+/// How often the reason asks each condition at the most: once for each level.
+const EXPLAINED_TIMES: u64 = filter::MAX_DEPTH as u64;
+
 /// What to try.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -125,13 +129,22 @@ pub(super) async fn try_filter(
     Json(input): Json<FilterTestInput>,
 ) -> Result<axum::Json<FilterTestView>, Problem> {
     let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
-    let webhook = app.webhook(tenant, id).await?;
+    let webhook = app.webhook(tenant.clone(), id).await?;
     let filter = match input.filter {
         Some(given) => given.map(|raw| Filter::parse(raw.get())).transpose()?,
         None => webhook.spec.filter,
     };
+    let data = input.data;
     let Verdict { matches, why } = match filter {
-        Some(filter) => filter.explain(&Payload::new(input.data.get().as_bytes())),
+        // Each level of a filter is asked again for the reason.
+        Some(filter)
+            if Filter::work([&filter].into_iter(), data.get().as_bytes())
+                > MAX_INLINE_WORK / EXPLAINED_TIMES =>
+        {
+            let explain = move || filter.explain(&Payload::new(data.get().as_bytes()));
+            app.engine().run_check(&tenant, explain).await?
+        }
+        Some(filter) => filter.explain(&Payload::new(data.get().as_bytes())),
         None => Verdict { matches: true, why: "there is no filter, so every payload passes".to_owned() },
     };
     Ok(axum::Json(FilterTestView { matches, why }))

@@ -55,7 +55,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 
 /// A webhook as people see it now.
 async fn seen(app: &AppState, webhook: Webhook) -> Result<WebhookView, AppError> {
-    let last_success_at = app.last_success(webhook.id).await?;
+    let last_success_at = app.last_success(&webhook.tenant, webhook.id).await?;
     let tenant = webhook.tenant.clone();
     let capped = app.capped_limits(&webhook.spec);
     let view = WebhookView::new(webhook, last_success_at, app.engine().clock().now()).capped(capped);
@@ -160,11 +160,15 @@ async fn list(
                 .is_none_or(|name| webhook.spec.events.iter().any(|p| p.matches(name)))
     };
     let page = paging.page(webhooks, |webhook| webhook.id, |webhook| webhook);
-    let (mut data, now) = (Vec::with_capacity(page.data.len()), app.engine().clock().now());
-    for webhook in page.data.into_iter().filter(wanted) {
-        let last_success_at = app.last_success(webhook.id).await?;
-        data.push(WebhookView::new(webhook, last_success_at, now));
-    }
+    let webhooks: Vec<_> = page.data.into_iter().filter(wanted).collect();
+    let ids: Vec<_> = webhooks.iter().map(|webhook| webhook.id).collect();
+    let last = app.last_successes(&tenant, &ids).await?;
+    let now = app.engine().clock().now();
+    let view = |webhook: Webhook| {
+        let last_success_at = last.get(&webhook.id).copied();
+        WebhookView::new(webhook, last_success_at, now)
+    };
+    let data: Vec<_> = webhooks.into_iter().map(view).collect();
     // One read for all owners.
     let states = app.address_states(tenant.id, data.iter().filter_map(WebhookView::owner_email)).await?;
     let with_state = |view: WebhookView| {
@@ -299,7 +303,7 @@ async fn rotate_secret(
     let secret = parse_secret(input.secret.as_deref())?;
     let overlap = input.overlap.unwrap_or(DEFAULT_OVERLAP).get();
     let webhook = app.rotate_secret(&caller, &tenant, id, secret, overlap).await?;
-    let last_success_at = app.last_success(id).await?;
+    let last_success_at = app.last_success(&tenant, id).await?;
     let tenant = webhook.tenant.clone();
     let view = WebhookView::with_secret(webhook, last_success_at, app.engine().clock().now());
     Ok(axum::Json(with_confirmation(&app, tenant, view).await?))

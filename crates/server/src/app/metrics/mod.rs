@@ -112,6 +112,8 @@ impl App {
             "Requests whose outcome is not stored yet",
             load.unsettled as u64,
         );
+        let reads = ConstCounter::new(self.store().read_count());
+        registry.register("redrive_store_reads", "Reads of the store that this node has run", reads);
     }
 
     fn of_circuits(&self, registry: &mut Registry, counted: Option<&Counted>) {

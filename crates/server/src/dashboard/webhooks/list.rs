@@ -1,5 +1,7 @@
 //! The listing of webhooks: searched and filtered over a bounded number of them.
 
+use std::collections::HashSet;
+
 use askama::Template;
 use axum::extract::State;
 use redrive_core::{
@@ -106,9 +108,10 @@ async fn find(app: &AppState, tenant: &TenantView, query: &ListQuery) -> Result<
         let page = app.list_webhooks(tenant.clone(), PageRequest { after, offset: 0, limit }).await?;
         let is_last = page.len() < limit as usize;
         looked_at += page.len();
+        let with_circuit = with_circuit(app, tenant, query.circuit, &page).await?;
         for webhook in page {
             after = Some(webhook.id);
-            if !query.wants(&webhook) || !has_circuit(app, query.circuit, webhook.id).await? {
+            if !query.wants(&webhook) || with_circuit.as_ref().is_some_and(|ids| !ids.contains(&webhook.id)) {
                 continue;
             }
             if rows.len() == ROWS {
@@ -125,11 +128,17 @@ async fn find(app: &AppState, tenant: &TenantView, query: &ListQuery) -> Result<
     }
 }
 
-async fn has_circuit(app: &AppState, wanted: Option<CircuitState>, id: WebhookId) -> Result<bool, AppError> {
-    match wanted {
-        None => Ok(true),
-        Some(wanted) => Ok(app.circuit_state(id).await? == Some(wanted)),
-    }
+/// Those of the webhooks whose circuit is in this state; none if any state will do.
+async fn with_circuit(
+    app: &AppState,
+    tenant: &TenantId,
+    wanted: Option<CircuitState>,
+    webhooks: &[Webhook],
+) -> Result<Option<HashSet<WebhookId>>, AppError> {
+    let Some(wanted) = wanted else { return Ok(None) };
+    let ids: Vec<_> = webhooks.iter().map(|webhook| webhook.id).collect();
+    let states = app.circuit_states(tenant, &ids).await?;
+    Ok(Some(states.into_iter().filter(|(_, state)| *state == wanted).map(|(id, _)| id).collect()))
 }
 
 #[derive(Template)]

@@ -1,0 +1,56 @@
+//! What each keyword costs, in units of one plain rule. The test `prices_as_measured` measures them.
+
+use serde_json::Value;
+
+use super::pattern::positions;
+
+/// Reading the payload itself, whatever the schema says.
+pub(super) const PARSE: u64 = 8;
+/// One list or object of the payload.
+pub(super) const NESTED: u64 = 48;
+/// A pattern of few positions.
+pub(super) const PATTERN: u64 = 4;
+/// Positions of a pattern that cost one unit more.
+const POSITIONS_PER_UNIT: u64 = 2;
+/// Sorting the items of a list.
+pub(super) const UNIQUE_ITEMS: u64 = 16;
+/// Reading a number as an exact decimal.
+const MULTIPLE_OF: u64 = 16;
+
+/// The price of a keyword that holds no schemas, or why its value cannot be used.
+pub(super) fn keyword(keyword: &str, value: &Value) -> Result<u64, &'static str> {
+    match keyword {
+        "pattern" => Ok(value.as_str().map_or(1, pattern)),
+        "multipleOf" => Ok(MULTIPLE_OF),
+        "uniqueItems" => Ok(UNIQUE_ITEMS),
+        "enum" => Ok(value.as_array().map_or(1, |values| values.len() as u64)),
+        "required" => names(value),
+        "type" => match value {
+            Value::Array(_) => names(value).map(|_| 1),
+            _ => Ok(1),
+        },
+        "dependentRequired" => {
+            let Some(entries) = value.as_object() else { return Err("must be an object of lists of names") };
+            let mut cost = 1_u64;
+            for value in entries.values() {
+                cost += 1 + names(value)?;
+            }
+            Ok(cost)
+        }
+        _ => Ok(1),
+    }
+}
+
+/// The price of matching one pattern.
+pub(super) fn pattern(pattern: &str) -> u64 {
+    PATTERN + positions(pattern) / POSITIONS_PER_UNIT
+}
+
+/// How many names a list has. A list of anything else is refused here: looking for equal items in it takes time that
+/// grows with the square of its length.
+fn names(value: &Value) -> Result<u64, &'static str> {
+    match value.as_array() {
+        Some(names) if names.iter().all(Value::is_string) => Ok(1 + names.len() as u64),
+        _ => Err("must be a list of names"),
+    }
+}

@@ -1,0 +1,267 @@
+//! What one tenant can make expensive, and what others notice of it: schemas, filters, batches, verifications, listings.
+
+// Tests may read clocks and print what they measured, and a test that cannot go on should panic.
+#![allow(clippy::disallowed_methods, clippy::print_stdout, clippy::unwrap_used)]
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use redrive_testkit::{Api, Hostile, Hostility, Receiver, Redrive, Reply};
+use redrive_tests::{entries, id, text};
+use serde_json::{Value, json};
+
+/// How long a health check may take beside expensive work. Test binaries are not optimized and share the machine.
+const MAX_HEALTH_WAIT: Duration = Duration::from_millis(1_500);
+
+/// A new tenant, and a client with a key of its own.
+async fn tenant(api: &Api, name: &str) -> Api {
+    api.post("/v1/tenants", json!({"id": name})).await.expect(201);
+    let body = json!({"scopes": ["publish", "manage", "read"]});
+    let key = api.post(&format!("/v1/tenants/{name}/api-keys"), body).await.expect(201);
+    api.with_key(text(&key["key"]))
+}
+
+/// Asks for the health of a server until it is stopped, and returns the longest wait.
+fn watch_health(api: &Api, stop: &Arc<AtomicBool>) -> tokio::task::JoinHandle<Duration> {
+    let (api, stop) = (api.clone(), stop.clone());
+    tokio::spawn(async move {
+        let mut longest = Duration::ZERO;
+        while !stop.load(Relaxed) {
+            let began = Instant::now();
+            assert_eq!(api.get("/healthz").await.status, 200);
+            longest = longest.max(began.elapsed());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        longest
+    })
+}
+
+/// The most expensive payloads that a schema of each kind takes.
+fn worst_inputs() -> Vec<(&'static str, Value, String)> {
+    let list =
+        |item: &str, bytes: usize| format!("[{}{item}]", format!("{item},").repeat(bytes / (item.len() + 1)));
+    let brackets: Vec<_> = (0..4_000_u32)
+        .map(|number| {
+            let parts: Vec<_> =
+                (0..12).map(|bit| if number >> bit & 1 == 1 { "[[]]" } else { "[]" }).collect();
+            format!("[{}]", parts.join(","))
+        })
+        .collect();
+    let rules: Vec<_> = (0..900).map(|n| json!({"maximum": 10 + n})).collect();
+    vec![
+        ("multiples", json!({"items": {"multipleOf": 1e-300}}), list("1e300", 200_000)),
+        ("unique", json!({"uniqueItems": true}), format!("[{}]", brackets.join(","))),
+        ("rules", json!({"items": {"allOf": rules}}), list("1", 40_000)),
+        ("pattern", json!({"pattern": "[ab]*a[ab]{300}c"}), format!("\"{}\"", "abbab".repeat(12_000))),
+        (
+            "names",
+            json!({"items": {"not": {"required": (0..900).map(|n| n.to_string()).collect::<Vec<_>>()}}}),
+            list("{}", 40_000),
+        ),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_answers_while_a_tenant_publishes_the_worst_payloads() {
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let acme = tenant(&api, "acme").await;
+    let mut bodies = Vec::new();
+    for (name, schema, payload) in worst_inputs() {
+        acme.post("/v1/event-types", json!({"name": name, "schema": schema})).await.expect(201);
+        bodies.push(format!("{{\"event_type\":\"{name}\",\"data\":{payload}}}"));
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let health = watch_health(&api.without_key(), &stop);
+    let globex = tenant(&api, "globex").await;
+    let mut publishing = tokio::task::JoinSet::new();
+    for body in bodies.into_iter().cycle().take(20) {
+        let acme = acme.clone();
+        let json = ("content-type", "application/json");
+        publishing.spawn(async move { acme.raw("POST", "/v1/events", &[json], body).await });
+    }
+    let mut slowest = Duration::ZERO;
+    while let Ok(done) = tokio::time::timeout(Duration::from_millis(20), publishing.join_next()).await {
+        let Some(answer) = done else { break };
+        let answer = answer.unwrap();
+        assert!([202, 400, 503].contains(&answer.status), "{}", answer.status);
+        let began = Instant::now();
+        globex.publish("order.created", json!({"n": 1})).await;
+        slowest = slowest.max(began.elapsed());
+    }
+    while let Some(answer) = publishing.join_next().await {
+        let answer = answer.unwrap();
+        assert!([202, 400, 503].contains(&answer.status), "{}", answer.status);
+        assert!(answer.status != 503 || answer.header("retry-after").is_some());
+    }
+    stop.store(true, Relaxed);
+    let longest = health.await.unwrap();
+    println!("longest health check {longest:?}, slowest publish of another tenant {slowest:?}");
+    assert!(longest < MAX_HEALTH_WAIT, "{longest:?}");
+    assert!(slowest < 2 * MAX_HEALTH_WAIT, "{slowest:?}");
+}
+
+#[tokio::test]
+async fn batch_is_refused_beyond_its_budget_and_keeps_its_order() {
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    // By its price it is expensive; a text is checked by none of its rules.
+    let properties: serde_json::Map<_, _> = (0..1_900).map(|n| (n.to_string(), json!(true))).collect();
+    api.post("/v1/event-types", json!({"name": "costly", "schema": {"properties": properties}}))
+        .await
+        .expect(201);
+    let event = |event_type: &str, data: Value| json!({"event_type": event_type, "data": data});
+    let mut events: Vec<_> = (0..8).map(|_| event("costly", json!("x".repeat(60_000)))).collect();
+    events.push(event("free", json!(1)));
+    let answer = api.post("/v1/events/batch", json!({"events": events})).await.expect(202);
+    let items = entries(&answer);
+    let taken = items.iter().take_while(|item| item["status"] == 202).count();
+    assert!((2..8).contains(&taken), "{taken}");
+    for item in &items[taken..8] {
+        assert_eq!((&item["status"], &item["error"]["code"]), (&json!(413), &json!("batch_too_costly")));
+    }
+    assert_eq!(items[8]["status"], 202, "what needs no check is taken");
+    // Alone each of them is fine.
+    api.publish("costly", json!("x".repeat(60_000))).await;
+
+    let mixed: Vec<_> = (0..30)
+        .map(|n| match n % 3 {
+            0 => event("costly", json!("x".repeat(1_000))),
+            _ => event("free", json!(n)),
+        })
+        .collect();
+    let answer = api.post("/v1/events/batch", json!({"events": mixed})).await.expect(202);
+    let numbers: Vec<_> =
+        entries(&answer).iter().map(|item| item["sequence_number"].as_i64().unwrap()).collect();
+    assert!(numbers.is_sorted(), "{numbers:?}");
+}
+
+#[tokio::test]
+async fn schemas_of_older_drafts_that_refer_to_themselves_are_refused() {
+    let redrive = Redrive::start().await;
+    let schema = json!({"dependencies": {"a": {"$ref": "#"}}});
+    let refused =
+        redrive.api().post("/v1/event-types", json!({"name": "a", "schema": schema})).await.expect(400);
+    assert_eq!(refused["field"], "schema/dependencies");
+}
+
+/// A receiver that echoes challenges.
+async fn echo() -> Receiver {
+    Receiver::with(|arrival| Reply::status(200).body(arrival.body.clone())).await
+}
+
+#[tokio::test]
+async fn verification_does_not_wait_for_tarpits_of_another_tenant() {
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let (acme, globex) = (tenant(&api, "acme").await, tenant(&api, "globex").await);
+    let tarpit = Hostile::start(Hostility::NeverAnswers).await;
+    for n in 0..96 {
+        let url = format!("{}?{n}", tarpit.url());
+        acme.create_webhook(&url, json!({"verify_url": true})).await;
+    }
+    let receiver = echo().await;
+    let began = Instant::now();
+    let webhook = globex.create_webhook(&receiver.url(), json!({"verify_url": true})).await;
+    let path = format!("/v1/webhooks/{}", id(&webhook));
+    globex.eventually("it is verified", &path, |webhook| webhook["state"] == "active").await;
+    let waited = began.elapsed();
+    println!("verified after {waited:?}");
+    assert!(waited < Duration::from_secs(3), "{waited:?}");
+    assert!(tarpit.connections() <= 16, "{} endpoints of one tenant were asked", tarpit.connections());
+}
+
+/// Reads of the store so far.
+async fn reads(api: &Api) -> u64 {
+    let text = String::from_utf8(api.get("/metrics").await.body.to_vec()).unwrap();
+    let line = text.lines().find(|line| line.starts_with("redrive_store_reads_total")).unwrap();
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn listings_take_few_reads_however_long_they_are() {
+    const WEBHOOKS: usize = 120;
+    /// Those of a listing, of the metrics page, and of what the node itself reads meanwhile.
+    const MAX_READS: u64 = 40;
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let receiver = Receiver::start().await;
+    for n in 0..WEBHOOKS {
+        api.create_webhook(&receiver.url_at(&format!("/{n}")), json!({})).await;
+    }
+    let event = api.publish("order.created", json!({})).await;
+    receiver.wait_for(WEBHOOKS).await;
+    for path in [
+        "/v1/webhooks?limit=500".to_owned(),
+        "/v1/deliveries?limit=500".to_owned(),
+        format!("/v1/events/{}/deliveries?limit=500", id(&event)),
+        format!("/v1/events/{}/attempts", id(&event)),
+        "/v1/dlq?limit=500".to_owned(),
+    ] {
+        let before = reads(&api).await;
+        let listed = api.get(&path).await;
+        let after = reads(&api).await;
+        assert_eq!(listed.status, 200, "{path}");
+        println!("{path}: {} reads", after - before);
+        assert!(after - before < MAX_READS, "{path}: {} reads", after - before);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn heavy_listings_of_one_tenant_leave_retries_and_other_tenants_alone() {
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let (acme, globex) = (tenant(&api, "acme").await, tenant(&api, "globex").await);
+    let receiver = Receiver::start().await;
+    for n in 0..150 {
+        acme.create_webhook(&receiver.url_at(&format!("/{n}")), json!({"events": ["order.created"]})).await;
+    }
+    for n in 0..10 {
+        acme.publish("order.created", json!({"n": n})).await;
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut listing = tokio::task::JoinSet::new();
+    for n in 0..24 {
+        let (acme, stop) = (acme.clone(), stop.clone());
+        listing.spawn(async move {
+            let paths = ["/v1/deliveries?limit=500&offset=900", "/v1/webhooks?limit=500"];
+            while !stop.load(Relaxed) {
+                let answer = acme.get(paths[n % 2]).await;
+                assert!([200, 503].contains(&answer.status), "{}", answer.status);
+            }
+        });
+    }
+    // The first attempt fails, and the retry is due a second later.
+    let failing = Arc::new(AtomicBool::new(true));
+    let fails = failing.clone();
+    let retried =
+        Receiver::with(move |_| Reply::status(if fails.swap(false, Relaxed) { 503 } else { 200 })).await;
+    let retry = json!({"retry_config": {"schedule": [0, "1s", "1s"], "jitter": 0.0}});
+    let webhook = globex.post("/v1/webhooks", {
+        let mut body = json!({"url": retried.url(), "events": ["*"]});
+        body.as_object_mut().unwrap().extend(retry.as_object().unwrap().clone());
+        body
+    });
+    let webhook = webhook.await;
+    assert_eq!(webhook.status, 201, "{}", webhook.problem());
+    globex.publish("order.created", json!({})).await;
+    let mut longest = Duration::ZERO;
+    for _ in 0..30 {
+        let began = Instant::now();
+        globex.get("/v1/deliveries").await.expect(200);
+        longest = longest.max(began.elapsed());
+    }
+    let began = Instant::now();
+    retried.wait_for(2).await;
+    let waited = began.elapsed();
+    stop.store(true, Relaxed);
+    while listing.join_next().await.is_some() {}
+    println!("longest read of another tenant {longest:?}, waited {waited:?} for a retry");
+    assert!(longest < Duration::from_secs(2), "{longest:?}");
+    assert!(waited < Duration::from_secs(4), "{waited:?}");
+}
