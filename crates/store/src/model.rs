@@ -1,6 +1,7 @@
 //! What goes into a store and what comes out: plain data, the same for every backend.
 
 mod audit;
+mod browser_sessions;
 mod claim;
 mod clock;
 mod dead;
@@ -22,7 +23,7 @@ mod webhooks;
 
 pub(crate) use self::gates::Counted;
 pub use self::{
-    audit::*, claim::*, clock::*, dead::*, deliveries::*, event_types::*, figures::*, gates::*, history::*,
-    keeping::*, nodes::*, notices::*, operations::*, publish::*, record::*, redrive::*, tenancy::*,
-    unsubscribed::*, webhooks::*,
+    audit::*, browser_sessions::*, claim::*, clock::*, dead::*, deliveries::*, event_types::*, figures::*,
+    gates::*, history::*, keeping::*, nodes::*, notices::*, operations::*, publish::*, record::*, redrive::*,
+    tenancy::*, unsubscribed::*, webhooks::*,
 };
