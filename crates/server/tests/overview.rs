@@ -78,7 +78,6 @@ async fn house(store: Arc<dyn Store>, keep: Box<dyn Any>) -> House {
         role: Role::All,
         urls: UrlRules { allow_http: true, reach: ReachRules::default() },
         max_payload_bytes: 1000,
-        body_timeout: Duration::from_secs(1),
         api_rate: None,
         audit_retention: Duration::from_secs(3600),
         pools: Vec::new(),

@@ -12,7 +12,8 @@ mod deliveries;
 mod event_types;
 mod events;
 mod first_run;
-mod hostile;
+mod form;
+pub(crate) mod hostile;
 mod json;
 mod keys;
 mod live;
@@ -78,6 +79,7 @@ pub fn router(app: AppState) -> Router {
         .route("/dashboard", get(home))
         .route("/dashboard/login", get(login::page).post(login::log_in))
         .route("/dashboard/logout", post(login::log_out))
+        .route("/dashboard/session", get(login::show))
         .route("/portal", get(login::portal))
         .route("/unsubscribe/{token}", get(unsubscribe::ask).post(unsubscribe::end))
         .route("/dashboard/assets/{*file}", get(assets::serve))

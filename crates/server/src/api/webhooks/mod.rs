@@ -29,7 +29,9 @@ pub(crate) use self::{input::WebhookInput, view::REDACTED};
 use super::{
     AppState,
     events::{PublishedView, TenantQuery},
-    extract::{Id, Json, Manages, May, OptionalJson, Query, Reads},
+    extract::{
+        Id, Json, MAX_WEBHOOK_BODY_BYTES, Manages, May, OptionalJson, OptionalPayloadJson, Query, Reads,
+    },
     page::{Page, Paging},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
@@ -84,7 +86,7 @@ async fn create(
     State(app): State<AppState>,
     May(caller, _): May<Manages>,
     Query(query): Query<TenantQuery>,
-    Json(input): Json<WebhookInput>,
+    Json(input): Json<WebhookInput, MAX_WEBHOOK_BODY_BYTES>,
 ) -> Result<Response, Problem> {
     let tenant = app.acts_for(&caller, input.tenant_id.as_deref().or(query.tenant_id.as_deref())).await?;
     let secret = parse_secret(input.secret.as_deref())?;
@@ -194,7 +196,7 @@ async fn patch(
     May(caller, _): May<Manages>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
-    Json(input): Json<WebhookInput>,
+    Json(input): Json<WebhookInput, MAX_WEBHOOK_BODY_BYTES>,
 ) -> Result<axum::Json<WebhookView>, Problem> {
     let named = input.tenant_id.as_deref().or(query.tenant_id.as_deref());
     let tenant = app.acts_for(&caller, named).await?;
@@ -214,7 +216,7 @@ async fn put(
     who: May<Manages>,
     id: Id<WebhookId>,
     query: Query<TenantQuery>,
-    input: Json<WebhookInput>,
+    input: Json<WebhookInput, MAX_WEBHOOK_BODY_BYTES>,
 ) -> Result<axum::Json<WebhookView>, Problem> {
     patch(state, who, id, query, input).await
 }
@@ -298,7 +300,7 @@ async fn test(
     May(caller, _): May<Manages>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
-    OptionalJson(input): OptionalJson<TestInput>,
+    OptionalPayloadJson(input): OptionalPayloadJson<TestInput>,
 ) -> Result<Response, Problem> {
     let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     let data = match input.data {
