@@ -68,6 +68,25 @@ story(async (stage) => {
     assert.ok(!page.url().includes(stage.key), page.url());
   });
 
+  await stage.scene("a link of somebody else asks before it takes over", async () => {
+    const other = await stage.api("POST", "/v1/admin-keys", { name: "somebody else" });
+    visitor.allow(/status of 409/);
+    await page.goto(`/dashboard/login#${other.key}`);
+    await page.getByRole("heading", { name: "Switch sessions?" }).waitFor();
+    await page.getByText("logged in as admin").waitFor();
+    assert.ok(!(await page.content()).includes(other.key));
+    await page.getByRole("link", { name: "Stay logged in as admin" }).click();
+    await page.goto("/dashboard/session");
+    await page.getByText("logged in as admin").waitFor();
+    await page.goto(`/dashboard/login#${other.key}`);
+    await page.getByRole("button", { name: "Switch to somebody else" }).click();
+    await page.getByRole("navigation", { name: "Rooms" }).waitFor();
+    await page.getByRole("link", { name: "Session" }).click();
+    await page.getByText("logged in as somebody else").waitFor();
+    await page.getByRole("button", { name: "Log out everywhere" }).click();
+    await page.getByLabel("API key").waitFor();
+  });
+
   await stage.scene("a link that is not good any more says so", async () => {
     await page.goto("/portal#rdp_over");
     await page.getByRole("alert").getByText("not valid").waitFor();

@@ -87,6 +87,17 @@ story(async (stage) => {
     }
   });
 
+  await stage.scene("text that scripts insert shows what would turn or hide it", async () => {
+    await page.goto(`${stage.home}/deliveries`);
+    const shown = await page.evaluate(async () => {
+      const { toast } = await import("/dashboard/assets/js/api.js");
+      const { visible } = await import("/dashboard/assets/js/visible.js");
+      toast("a\u202eb\u2066c\u0000");
+      return [document.querySelector("#toasts p").textContent, visible("\u{1f468}\u200d\u{1f469} \u05e9\n\t")];
+    });
+    assert.deepEqual(shown, ["a\\u{202e}b\\u{2066}c\\u{0}", "\u{1f468}\u200d\u{1f469} \u05e9\n\t"]);
+  });
+
   await stage.scene("what is downloaded is never shown as a page of ours", async () => {
     const [{ event_id: event, id }] = dead;
     for (const where of [`${stage.home}/events/${event}/payload`, `${stage.home}/deliveries/${id}/curl`]) {

@@ -3,6 +3,8 @@
 // Tests may read clocks, and a test that cannot go on should panic.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
+use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+
 use redrive_testkit::{Canary, Redrive, Setup};
 use redrive_tests::text;
 use serde_json::json;
@@ -61,4 +63,52 @@ async fn unsafe_starts_are_refused_with_a_remedy() {
 
     let typo = Setup::new().env("REDRIVE_SERVER_LISTENS", "x");
     assert!(refuses_to_start(typo).await.contains("did you mean REDRIVE_SERVER_LISTEN"));
+}
+
+fn chmod(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[tokio::test]
+async fn key_files_that_others_can_read_are_refused_with_the_command_that_fixes_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let (master, admin) = (folder.path().join("master.key"), folder.path().join("admin.key"));
+    fs::write(&master, "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=\n").unwrap();
+    fs::write(&admin, "rdk_test_0123456789abcdef0123456789abcdef\n").unwrap();
+    // As Kubernetes mounts secrets: a link to a link to the file.
+    std::os::unix::fs::symlink(".", folder.path().join("..data")).unwrap();
+    let mounted = folder.path().join("mounted.key");
+    std::os::unix::fs::symlink("..data/master.key", &mounted).unwrap();
+    let setup = |command: &str, master: &Path| {
+        Setup::new()
+            .command(command)
+            .without_env("REDRIVE_ADMIN_KEY")
+            .without_env("REDRIVE_SECRETS_MASTER_KEY")
+            .env("REDRIVE_SECRETS_MASTER_KEY_FILE", master.display().to_string())
+            .env("REDRIVE_AUTH_ADMIN_KEY_FILE", admin.display().to_string())
+    };
+    for (open, mode, setting) in
+        [(&master, 0o644, "secrets.master_key_file"), (&admin, 0o640, "auth.admin_key_file")]
+    {
+        chmod(&master, 0o600);
+        chmod(&admin, 0o600);
+        chmod(open, mode);
+        let said = refuses_to_start(setup("serve", &master)).await;
+        assert!(said.contains(&format!("{setting}: ")), "{said}");
+        assert!(said.contains(&format!("run: chmod 600 {}", open.display())), "{said}");
+        // For trying things out it is enough to say so.
+        let dev = Redrive::start_with(setup("dev", &master)).await;
+        dev.wait_output("other users may read or change a file that holds a secret").await;
+    }
+    chmod(&admin, 0o600);
+    chmod(&master, 0o604);
+    assert!(refuses_to_start(setup("serve", &mounted)).await.contains("chmod 600"));
+    chmod(&master, 0o400);
+    let redrive = Redrive::start_with(setup("serve", &mounted)).await;
+    // A running server is not stopped for a file that was opened to others since.
+    chmod(&master, 0o644);
+    redrive.signal("HUP");
+    redrive.wait_output("other users may read or change a file that holds a secret").await;
+    redrive.wait_output("the egress rules were read again").await;
+    redrive.api().get("/v1/webhooks").await.expect(200);
 }

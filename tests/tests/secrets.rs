@@ -3,7 +3,7 @@
 // A test that cannot go on should panic.
 #![allow(clippy::unwrap_used)]
 
-use std::{fs, path::Path};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
 use redrive_core::vault::MasterKey;
 use redrive_testkit::{Api, Collector, Postgres, Receiver, Redrive, Reply, Setup, python_with};
@@ -128,6 +128,7 @@ async fn secrets_are_sealed_on_postgres_and_a_new_master_key_takes_over_while_se
     let new_key = |name: &str, byte: u8| {
         let path = folder.path().join(name);
         fs::write(&path, &**MasterKey::from_bytes([byte; 32]).reveal()).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         path.display().to_string()
     };
     let (old, new) = (new_key("old", 1), new_key("new", 2));

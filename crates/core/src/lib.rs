@@ -17,6 +17,7 @@ pub mod durability;
 pub mod event;
 pub mod event_type;
 pub mod fairness;
+pub mod file_access;
 pub mod filter;
 pub mod forwarded;
 pub mod gate;
@@ -52,6 +53,7 @@ pub mod trace;
 pub mod traffic;
 pub mod vault;
 pub mod verification;
+pub mod visible_text;
 pub mod webhook;
 
 pub use delivery::{DeadReason, DeliveryStatus};

@@ -7,7 +7,7 @@ use redrive_engine::clock;
 use redrive_store::{Store, StoreError};
 
 use crate::{
-    config::{Backend, Config, ConfigError, Profile},
+    config::{Backend, Config, ConfigError, Profile, warn_if_exposed},
     files::write_private,
 };
 
@@ -17,7 +17,7 @@ pub(crate) enum NoVault {
     /// No master key is configured.
     #[error(
         "there is no master key, and without one no webhook's secret can be kept: make one with \
-         `redrive secrets new-key > master.key`, keep a copy in a safe place, and set \
+         `(umask 077; redrive secrets new-key > master.key)`, keep a copy in a safe place, and set \
          REDRIVE_SECRETS_MASTER_KEY_FILE=master.key"
     )]
     NotConfigured,
@@ -77,6 +77,7 @@ fn dev_key(backend: &Backend) -> Result<MasterKey, NoVault> {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
         Err(error) => return Err(NoVault::File { path, reason: error.to_string() }),
     }
+    warn_if_exposed(&path);
     let read = std::fs::read_to_string(&path).map_err(|error| error.to_string());
     let key = read.and_then(|text| MasterKey::parse(&text).map_err(|error| error.message));
     key.map_err(|reason| NoVault::File { path, reason })

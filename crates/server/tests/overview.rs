@@ -84,7 +84,6 @@ async fn house(store: Arc<dyn Store>, keep: Box<dyn Any>) -> House {
         max_payload_bytes: 1000,
         max_hops: 5,
         require_verification: RequireVerification::default(),
-        body_timeout: Duration::from_secs(1),
         api_rate: None,
         audit_retention: Duration::from_secs(3600),
         pools: Vec::new(),

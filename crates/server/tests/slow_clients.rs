@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use redrive_testkit::{PATIENCE, Redrive, Setup};
+use redrive_testkit::{Api, PATIENCE, Redrive, Setup};
+use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -197,4 +198,146 @@ async fn heads_are_bounded() {
     let refused = answer(&too_large).await;
     assert!(refused.is_empty() || refused.starts_with("HTTP/1.1 431 "), "{refused}");
     redrive.api().get("/healthz").await;
+}
+
+/// Every operation of the API document with ids of things that exist, every form, and what pages call besides.
+async fn all_routes(api: &Api) -> Vec<(String, String, &'static str)> {
+    let webhook = api.create_webhook("http://127.0.0.1:9009/", json!({})).await;
+    let event = api.publish("order.created", json!({})).await;
+    let of_event = format!("/v1/deliveries?event_id={}", event["id"].as_str().unwrap());
+    let listed = api.eventually("a delivery", &of_event, |page| page["data"][0].is_object()).await;
+    let document = api.get("/openapi.json").await.expect(200);
+    let filled = |path: &str| {
+        let id = |of: &Value| of["id"].as_str().unwrap().to_owned();
+        let id = match path.split('/').nth(2).unwrap_or_default() {
+            "webhooks" => id(&webhook),
+            "events" => id(&event),
+            "deliveries" => id(&listed["data"][0]),
+            "event-types" => "order.created".into(),
+            _ => "default".into(),
+        };
+        path.replace("{id}", &id).replace("{name}", &id).replace("{tenant}", "default")
+    };
+    let mut routes = Vec::new();
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        for method in operations.as_object().unwrap().keys() {
+            routes.push((method.to_uppercase(), filled(path), "application/json"));
+        }
+    }
+    assert!(routes.len() > 50, "{}", routes.len());
+    let form = "application/x-www-form-urlencoded";
+    for path in ["/dashboard/login", "/dashboard/logout", "/unsubscribe/x"] {
+        routes.push(("POST".into(), path.into(), form));
+    }
+    for path in ["/dashboard/login", "/dashboard/session", "/portal", "/dashboard/live", "/docs/", "/nowhere"]
+    {
+        routes.push(("GET".into(), path.into(), form));
+    }
+    routes.push(("POST".into(), "/dashboard/t/default/webhooks/check".into(), "application/json"));
+    routes
+}
+
+#[tokio::test]
+async fn body_that_stops_halfway_ends_the_connection_on_every_route() {
+    let redrive = impatient("BODY").await;
+    let routes = all_routes(&redrive.api()).await;
+    let mut waiting = tokio::task::JoinSet::new();
+    for (method, path, content_type) in routes {
+        for authorization in [format!("authorization: Bearer {}\r\n", redrive.key()), String::new()] {
+            let head = format!(
+                "{method} {path} HTTP/1.1\r\nhost: x\r\n{authorization}content-type: {content_type}\r\n\
+                 content-length: 1000\r\n\r\n{{\"key"
+            );
+            let (mut stream, what) = (connect(&redrive).await, format!("{method} {path} {authorization}"));
+            waiting.spawn(async move {
+                stream.write_all(head.as_bytes()).await.unwrap();
+                let mut bytes = Vec::new();
+                let ended = timeout(PATIENCE, stream.read_to_end(&mut bytes)).await;
+                assert!(ended.is_ok(), "the server still waits for the body of {what}");
+                bytes.starts_with(b"HTTP/1.1 408 ")
+            });
+        }
+    }
+    let timed_out = waiting.join_all().await.into_iter().filter(|timed_out| *timed_out).count();
+    assert!(timed_out >= 30, "only {timed_out} bodies were read");
+}
+
+#[tokio::test]
+async fn form_that_announces_too_much_is_refused_before_it_is_read() {
+    let redrive = impatient("BODY").await;
+    for path in ["/dashboard/login", "/dashboard/logout"] {
+        let mut stream = connect(&redrive).await;
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-www-form-urlencoded\r\n\
+             content-length: 2000000\r\n\r\nkey=x"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let answer = rest(&mut stream).await;
+        assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+        let body = format!("key={}", "x".repeat(9_000));
+        let chunked = redrive.api().without_key();
+        let form = [("content-type", "application/x-www-form-urlencoded")];
+        assert_eq!(chunked.raw("POST", path, &form, body).await.status, 413);
+    }
+}
+
+#[tokio::test]
+async fn login_form_that_drips_in_is_cut_off() {
+    let redrive = impatient("BODY").await;
+    let mut stream = connect(&redrive).await;
+    let head = "POST /dashboard/login HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-www-form-urlencoded\r\n\
+                content-length: 8000\r\n\r\nkey=";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let (mut from, mut to) = stream.split();
+    let drip = async {
+        while to.write_all(b"a").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let mut bytes = Vec::new();
+    tokio::select! {
+        ended = timeout(PATIENCE, from.read_to_end(&mut bytes)) => drop(ended.expect("the server still waits")),
+        () = drip => {}
+    }
+}
+
+#[tokio::test]
+async fn small_objects_have_a_small_limit() {
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let large = json!({"name": "x".repeat(70_000)});
+    assert_eq!(api.post("/v1/admin-keys", &large).await.problem(), "body_too_large");
+    let schema = json!({"name": "a.b", "description": "x".repeat(70_000)});
+    assert_eq!(api.post("/v1/event-types", &schema).await.problem(), "invalid_field");
+    let payload = json!({"event_type": "a.b", "data": "x".repeat(200_000)});
+    api.post("/v1/events", &payload).await.expect(202);
+}
+
+#[tokio::test]
+async fn one_client_behind_a_trusted_proxy_does_not_take_all_the_room() {
+    let setup = Setup::new()
+        .env("REDRIVE_SERVER_MAX_CONNECTIONS_PER_ADDRESS", "2")
+        .env("REDRIVE_SERVER_TRUSTED_PROXIES", r#"["127.0.0.0/8"]"#);
+    let redrive = Redrive::start_with(setup).await;
+    let half_sent = async |client: &str| {
+        let mut stream = connect(&redrive).await;
+        let head = format!(
+            "POST /dashboard/login HTTP/1.1\r\nhost: x\r\nx-forwarded-for: {client}\r\n\
+             content-type: application/x-www-form-urlencoded\r\ncontent-length: 100\r\n\r\nkey="
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream
+    };
+    let api = redrive.api().without_key();
+    let status = async |client: &str| {
+        api.raw("GET", "/dashboard/login", &[("x-forwarded-for", client)], "").await.status
+    };
+    let held = [half_sent("192.0.2.7").await, half_sent("192.0.2.7").await];
+    let refused = async { while status("192.0.2.7").await != 503 {} };
+    timeout(PATIENCE, refused).await.expect("requests in progress are not counted");
+    assert_eq!(status("192.0.2.8").await, 200, "another client of the same proxy");
+    assert_eq!(status("2001:db8::1").await, 200);
+    drop(held);
+    let free = async { while status("192.0.2.7").await != 200 {} };
+    timeout(PATIENCE, free).await.expect("the count never goes down");
 }

@@ -296,6 +296,22 @@ pub trait Tenancy {
     fn forget_sessions(&self, before: Time, limit: usize) -> Answer<'_, usize>;
 }
 
+/// Sessions of browsers. Revoking a key and deleting a tenant delete the sessions that their keys began.
+pub trait BrowserSessions {
+    /// Stores a session and deletes the oldest of the same key, so that at most `max_per_key` remain.
+    fn create_browser_session(&self, session: BrowserSession, max_per_key: usize) -> Answer<'_, ()>;
+    /// The session with this id, whether expired or not.
+    fn browser_session(&self, id: [u8; 32]) -> Answer<'_, Option<BrowserSession>>;
+    /// Deletes a session; false if there is none with this id.
+    fn delete_browser_session(&self, id: [u8; 32]) -> Answer<'_, bool>;
+    /// The sessions of a key that expire after `now`, newest first.
+    fn browser_sessions_of_key(&self, key_hash: [u8; 32], now: Time) -> Answer<'_, Vec<BrowserSession>>;
+    /// Deletes all sessions of a key, and returns their number.
+    fn delete_browser_sessions_of_key(&self, key_hash: [u8; 32]) -> Answer<'_, usize>;
+    /// Deletes up to `limit` sessions that expired before this time, and returns their number.
+    fn prune_browser_sessions(&self, before: Time, limit: usize) -> Answer<'_, usize>;
+}
+
 /// Looking back. Every question names its tenant.
 pub trait History {
     /// One event.
@@ -622,6 +638,7 @@ pub trait Store:
     + Webhooks
     + EventTypes
     + Tenancy
+    + BrowserSessions
     + History
     + Redrive
     + Operations
@@ -651,6 +668,7 @@ impl<T> Store for T where
         + Webhooks
         + EventTypes
         + Tenancy
+        + BrowserSessions
         + History
         + Redrive
         + Operations

@@ -1,6 +1,7 @@
 //! What goes into a store and what comes out: plain data, the same for every backend.
 
 mod audit;
+mod browser_sessions;
 mod claim;
 mod clock;
 mod dead;
@@ -23,7 +24,8 @@ mod webhooks;
 
 pub(crate) use self::gates::Counted;
 pub use self::{
-    audit::*, claim::*, clock::*, dead::*, deliveries::*, event_types::*, figures::*, gates::*, history::*,
-    keeping::*, mail_addresses::*, nodes::*, notices::*, operations::*, publish::*, record::*, redrive::*,
+    audit::*, browser_sessions::*, claim::*, clock::*, dead::*, deliveries::*, event_types::*, figures::*,
+    gates::*, history::*, keeping::*, mail_addresses::*, nodes::*, notices::*, operations::*, publish::*,
+    record::*, redrive::*,
     tenancy::*, unsubscribed::*, webhooks::*,
 };

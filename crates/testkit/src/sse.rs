@@ -25,6 +25,18 @@ pub async fn sse(address: SocketAddr, path: &str, cookie: &str) -> Events {
 }
 
 impl Events {
+    /// Waits until the server ends the stream; panics after 20 s.
+    pub async fn wait_end(&mut self) {
+        let end = async {
+            let mut line = String::new();
+            // The last chunk is empty; the connection itself may stay.
+            while self.0.read_line(&mut line).await.unwrap() > 0 && line.trim_end() != "0" {
+                line.clear();
+            }
+        };
+        timeout(PATIENCE, end).await.expect("the stream goes on");
+    }
+
     async fn line(&mut self) -> String {
         let mut line = String::new();
         let read = timeout(PATIENCE, self.0.read_line(&mut line)).await;

@@ -11,6 +11,7 @@
 // list (lines or commas), json (sent as it is written), from-now (seconds until a time). Empty fields are left out, or
 // null with data-empty="null". A fieldset with data-whole="a" and data-empty="null" makes `a` null if it has no values.
 import { Raw, call, toast } from "./api.js";
+import { visible } from "./visible.js";
 
 /** Reads one field. Undefined: left out. */
 function valueOf(field) {
@@ -60,7 +61,7 @@ export function showFault(form, problem) {
   const note = document.createElement("p");
   note.className = "error";
   note.id = `${field.id || field.name}-fault`;
-  note.textContent = String(problem.detail ?? problem.message).replace(`${problem.field}: `, "");
+  note.textContent = visible(String(problem.detail ?? problem.message).replace(`${problem.field}: `, ""));
   field.setAttribute("aria-invalid", "true");
   field.setAttribute("aria-describedby", note.id);
   (field.closest(".field") ?? field.parentNode).append(note);
@@ -76,7 +77,7 @@ export function clearFaults(form) {
 export function confirmed(question, yes = "Yes", by = "") {
   const dialog = document.createElement("dialog");
   const text = document.createElement("p");
-  text.textContent = question;
+  text.textContent = visible(question);
   const buttons = document.createElement("div");
   buttons.className = "actions";
   const button = (words, value, kind) => {
@@ -92,7 +93,7 @@ export function confirmed(question, yes = "Yes", by = "") {
   dialog.append(text);
   if (by) {
     const label = document.createElement("label");
-    label.textContent = `Type ${by} to go on `;
+    label.textContent = `Type ${visible(by)} to go on `;
     const typed = document.createElement("input");
     typed.autocomplete = "off";
     typed.spellcheck = false;

@@ -1,4 +1,5 @@
 // Calls the API as whoever is logged in.
+import { visible } from "./visible.js";
 
 const meta = (name) => document.querySelector(`meta[name="${name}"]`)?.content ?? "";
 
@@ -76,7 +77,7 @@ async function send(method, path, body) {
 export function toast(words, kind = "good") {
   const note = document.createElement("p");
   note.className = `notice ${kind}`;
-  note.textContent = words;
+  note.textContent = visible(words);
   document.getElementById("toasts").append(note);
   setTimeout(() => note.remove(), kind === "bad" ? 12000 : 5000);
 }

@@ -1,11 +1,12 @@
 // Deliveries, events and dead letters: bulk operations with a count first, times in filters, copying, searching.
 import { bodyOf, clearFaults, showFault } from "./actions.js";
 import { call, toast } from "./api.js";
+import { visible } from "./visible.js";
 
 /** Makes an element with a text. Whatever others wrote goes through here and stays text. */
 function made(tag, text = "", className = "") {
   const element = document.createElement(tag);
-  element.textContent = text;
+  element.textContent = visible(text);
   element.className = className;
   return element;
 }

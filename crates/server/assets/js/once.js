@@ -6,10 +6,11 @@
 //   data-shows-then="reload"     what happens when it is put away
 //   data-shows-undo="DELETE …/{id}", -undo-words, -undone   a way to take it back at once; {…} is filled from the answer
 import { call, toast } from "./api.js";
+import { visible } from "./visible.js";
 
 function element(name, text, kind) {
   const made = document.createElement(name);
-  if (text) made.textContent = text;
+  if (text) made.textContent = visible(text);
   if (kind) made.className = kind;
   return made;
 }

@@ -1,5 +1,6 @@
 // Sends a test event to a webhook and tells what becomes of it, as it happens.
 import { call } from "./api.js";
+import { visible } from "./visible.js";
 
 const PATIENCE = 90_000;
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
@@ -8,7 +9,7 @@ const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 export function tell(box, kind, words, link, says = "See the delivery") {
   box.hidden = false;
   box.className = `result notice ${kind}`;
-  box.textContent = words;
+  box.textContent = visible(words);
   if (!link) return;
   const anchor = document.createElement("a");
   anchor.href = link;

@@ -2,6 +2,7 @@
 import { bodyOf, clearFaults, showFault } from "./actions.js";
 import { call, toast } from "./api.js";
 import { testSend } from "./test-send.js";
+import { visible } from "./visible.js";
 
 const form = document.getElementById("webhook");
 const { base, id, redacted } = form.dataset;
@@ -19,14 +20,14 @@ for (const box of form.querySelectorAll("[data-chips]")) {
       const remove = document.createElement("button");
       remove.type = "button";
       remove.textContent = "✕";
-      remove.setAttribute("aria-label", `Remove ${value}`);
+      remove.setAttribute("aria-label", `Remove ${visible(value)}`);
       remove.addEventListener("click", () => {
         values = values.filter((other) => other !== value);
         show();
         changed(hidden);
         input.focus();
       });
-      chip.append(value, remove);
+      chip.append(visible(value), remove);
       return chip;
     }));
   };
@@ -197,7 +198,7 @@ async function check() {
   const isTouched = [...touched].some((name) => field === name || field.startsWith(`${name}.`) || name.startsWith(`${field}.`));
   if (problem?.field && isTouched) fault(problem);
   const good = missing.length === 0 ? "Looks good." : "";
-  checked.textContent = problem ? (problem.field ? "" : problem.detail ?? "") : good;
+  checked.textContent = problem ? (problem.field ? "" : visible(problem.detail)) : good;
 }
 
 /** Notes that a field has changed, and has all of them checked when nobody has typed for a moment. */

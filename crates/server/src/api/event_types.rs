@@ -15,7 +15,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{
     AppState,
     events::TenantQuery,
-    extract::{Id, Json, May, Operates, Query, Reads, nullable},
+    extract::{Id, Json, MAX_EVENT_TYPE_BODY_BYTES, May, Operates, Query, Reads, nullable},
     page::{Page, Paging},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
@@ -130,7 +130,7 @@ async fn create(
     State(app): State<AppState>,
     May(by, _): May<Operates>,
     Query(query): Query<TenantQuery>,
-    Json(input): Json<EventTypeInput>,
+    Json(input): Json<EventTypeInput, MAX_EVENT_TYPE_BODY_BYTES>,
 ) -> Result<Response, Problem> {
     let tenant = app.acts_for(&by, input.tenant_id.as_deref().or(query.tenant_id.as_deref())).await?;
     let Some(name) = input.name.clone() else {
@@ -212,7 +212,7 @@ async fn patch(
     May(by, _): May<Operates>,
     Id(Name(name)): Id<Name>,
     Query(query): Query<TenantQuery>,
-    Json(input): Json<EventTypeInput>,
+    Json(input): Json<EventTypeInput, MAX_EVENT_TYPE_BODY_BYTES>,
 ) -> Result<axum::Json<EventTypeView>, Problem> {
     let named = input.tenant_id.as_deref().or(query.tenant_id.as_deref());
     let tenant = app.acts_for(&by, named).await?;
@@ -236,7 +236,7 @@ async fn put(
     who: May<Operates>,
     name: Id<Name>,
     query: Query<TenantQuery>,
-    input: Json<EventTypeInput>,
+    input: Json<EventTypeInput, MAX_EVENT_TYPE_BODY_BYTES>,
 ) -> Result<axum::Json<EventTypeView>, Problem> {
     patch(state, who, name, query, input).await
 }

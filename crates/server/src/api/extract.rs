@@ -7,7 +7,6 @@ use axum::{
     http::{Extensions, HeaderMap, StatusCode, Uri, header, request::Parts},
 };
 use bytes::Bytes;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use redrive_core::Invalid;
 use serde::{
     Deserialize, Deserializer,
@@ -20,11 +19,12 @@ use serde::{
 use super::{AppState, problem::Problem};
 use crate::{
     app::{Actor, App, AppError, Caller, Capability, Scope, session::is_token_of},
-    http::{ClientAddr, cookie},
+    http::{
+        ClientAddr,
+        body::{BodyError, read_body},
+        cookie,
+    },
 };
-
-/// The largest body of anything but a batch, beside the payload itself.
-const OVERHEAD: usize = 64 * 1024;
 
 /// What a handler needs its caller to be allowed. Each handler names one in its signature, so that nobody
 /// without it gets as far as having a body read.
@@ -104,7 +104,10 @@ impl<N: Needs> FromRequestParts<AppState> for May<N> {
         // Where calls are counted, the caller is known by now.
         let known = parts.extensions.get::<Arc<Caller>>().cloned();
         let address = client_address(&parts.extensions);
-        let caller = known.or_else(|| caller(&parts.headers, address, app)).ok_or(AppError::Unauthorized)?;
+        let caller = match known {
+            Some(caller) => caller,
+            None => caller(&parts.headers, &parts.extensions, app).await?.ok_or(AppError::Unauthorized)?,
+        };
         N::check(&caller)?;
         Ok(Self(Actor { caller, address }, PhantomData))
     }
@@ -118,18 +121,30 @@ pub(crate) fn client_address(extensions: &Extensions) -> Option<IpAddr> {
 /// What a page of the dashboard sends with every call.
 pub(crate) const TOKEN: &str = "x-redrive-token";
 
-/// Whoever holds the key in these headers, if it may be used from there.
-pub(super) fn caller(headers: &HeaderMap, from: Option<IpAddr>, app: &App) -> Option<Arc<Caller>> {
+/// The holder of the key in these headers, or of the session in their cookie, if it may be used from there. An error
+/// means that the store did not say whether there is such a session.
+pub(super) async fn caller(
+    headers: &HeaderMap,
+    extensions: &Extensions,
+    app: &App,
+) -> Result<Option<Arc<Caller>>, AppError> {
+    let from = client_address(extensions);
     let Some(authorization) = headers.get(header::AUTHORIZATION) else {
-        // Browsers send a cookie whoever has them call. Only pages of ours know the token that belongs to it.
-        let (cookie, token) = (cookie::session(headers)?, headers.get(TOKEN)?.to_str().ok()?);
-        return is_token_of(token, cookie).then(|| app.in_session(cookie, from))?.map(|(caller, _)| caller);
+        let Some(cookie) = session_cookie(headers, extensions) else { return Ok(None) };
+        return Ok(app.session(cookie, from).await?.map(|session| session.caller));
     };
-    let (scheme, key) = authorization.to_str().ok()?.split_once(' ')?;
-    if !scheme.eq_ignore_ascii_case("bearer") {
-        return None;
-    }
-    app.keys().caller(key.trim(), app.engine().clock().now(), from)
+    let bearer = authorization.to_str().ok().and_then(|text| text.split_once(' '));
+    let key = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, key)| key.trim());
+    Ok(key.and_then(|key| app.keys().caller(key, app.engine().clock().now(), from)))
+}
+
+/// The cookie of a page of ours. Browsers send a cookie whatever site has them call, but only pages of ours know the
+/// token that belongs to it, and no page of ours is without an origin.
+fn session_cookie<'a>(headers: &'a HeaderMap, extensions: &Extensions) -> Option<&'a str> {
+    let (cookie, token) =
+        (cookie::session(headers, cookie::is_secure(extensions))?, headers.get(TOKEN)?.to_str().ok()?);
+    let is_hidden = headers.get(header::ORIGIN).is_some_and(|origin| origin == "null");
+    (is_token_of(token, cookie) && !is_hidden).then_some(cookie)
 }
 
 /// Tells a field that is null (clear it) from one that is not there (leave it).
@@ -300,13 +315,26 @@ pub(super) struct Batch(pub Raw);
 
 /// The largest body of a batch.
 const MAX_BATCH_BYTES: usize = 16 << 20;
+/// What a body may have beside a payload.
+const PAYLOAD_OVERHEAD_BYTES: usize = 64 * 1024;
+/// The largest JSON body that has neither a payload nor anything else with a limit of its own.
+pub(crate) const MAX_OBJECT_BYTES: usize = 64 * 1024;
+/// The largest JSON body about a webhook: its headers, patterns, subjects and filter, each at its limit, are 200 KiB.
+pub(crate) const MAX_WEBHOOK_BODY_BYTES: usize = 256 * 1024;
+/// The largest JSON body about an event type: its schema and its example, each at its limit, and as much for escapes.
+pub(super) const MAX_EVENT_TYPE_BODY_BYTES: usize = 2 * (redrive_core::schema::MAX_BYTES + 64 * 1024);
+/// The largest JSON body that selects deliveries or events: each list may name a thousand.
+pub(super) const MAX_SELECTION_BYTES: usize = 512 * 1024;
+
+fn max_payload_body(app: &App) -> usize {
+    app.rules().max_payload_bytes + PAYLOAD_OVERHEAD_BYTES
+}
 
 impl FromRequest<AppState> for Single {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
-        let most = app.rules().max_payload_bytes + OVERHEAD;
-        read_body(request, most, app).await.map(Self)
+        read_raw(request, max_payload_body(app)).await.map(Self)
     }
 }
 
@@ -314,38 +342,66 @@ impl FromRequest<AppState> for Batch {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
-        let most = MAX_BATCH_BYTES.max(app.rules().max_payload_bytes + OVERHEAD);
-        read_body(request, most, app).await.map(Self)
+        read_raw(request, MAX_BATCH_BYTES.max(max_payload_body(app))).await.map(Self)
     }
 }
 
-/// A JSON body.
-pub(crate) struct Json<T>(pub T);
+/// A JSON body of at most so many bytes.
+pub(crate) struct Json<T, const MAX_BYTES: usize = MAX_OBJECT_BYTES>(pub T);
 
-impl<T: DeserializeOwned> FromRequest<AppState> for Json<T> {
+impl<T: DeserializeOwned, const MAX_BYTES: usize> FromRequest<AppState> for Json<T, MAX_BYTES> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
-        let Single(raw) = Single::from_request(request, app).await?;
-        json(&raw.body).map(Self)
+    async fn from_request(request: Request, _: &AppState) -> Result<Self, Problem> {
+        json(&read_raw(request, MAX_BYTES).await?.body).map(Self)
     }
 }
 
-/// A JSON body that may be left out, or null.
-pub(super) struct OptionalJson<T>(pub T);
+/// A JSON body with a payload in it.
+pub(super) struct PayloadJson<T>(pub T);
 
-impl<T: DeserializeOwned + Default> FromRequest<AppState> for OptionalJson<T> {
+impl<T: DeserializeOwned> FromRequest<AppState> for PayloadJson<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
-        if !has_body(request.headers()) {
-            return Ok(Self(T::default()));
-        }
-        let Single(raw) = Single::from_request(request, app).await?;
-        match raw.body.trim_ascii() {
-            b"null" => Ok(Self(T::default())),
-            body => json(body).map(Self),
-        }
+        json(&read_raw(request, max_payload_body(app)).await?.body).map(Self)
+    }
+}
+
+/// A JSON body of at most so many bytes that may be left out, or null.
+pub(super) struct OptionalJson<T, const MAX_BYTES: usize = MAX_OBJECT_BYTES>(pub T);
+
+impl<T: DeserializeOwned + Default, const MAX_BYTES: usize> FromRequest<AppState>
+    for OptionalJson<T, MAX_BYTES>
+{
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &AppState) -> Result<Self, Problem> {
+        optional_json(request, MAX_BYTES).await.map(Self)
+    }
+}
+
+/// A JSON body with a payload in it that may be left out, or null.
+pub(super) struct OptionalPayloadJson<T>(pub T);
+
+impl<T: DeserializeOwned + Default> FromRequest<AppState> for OptionalPayloadJson<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
+        optional_json(request, max_payload_body(app)).await.map(Self)
+    }
+}
+
+async fn optional_json<T: DeserializeOwned + Default>(
+    request: Request,
+    max_bytes: usize,
+) -> Result<T, Problem> {
+    if !has_body(request.headers()) {
+        return Ok(T::default());
+    }
+    match read_raw(request, max_bytes).await?.body.trim_ascii() {
+        b"null" => Ok(T::default()),
+        body => json(body),
     }
 }
 
@@ -443,24 +499,21 @@ fn plainly(message: &str) -> String {
     format!("{said}, expected {wanted}")
 }
 
-async fn read_body(request: Request, most: usize, app: &App) -> Result<Raw, Problem> {
-    let (parts, body) = request.into_parts();
-    check_content_type(&parts.headers)?;
-    let announced =
-        parts.headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    if announced.is_some_and(|length: u64| length > most as u64) {
-        return Err(too_large(most));
-    }
-    let read = tokio::time::timeout(app.rules().body_timeout, Limited::new(body, most).collect());
-    match read.await {
-        Ok(Ok(collected)) => Ok(Raw { headers: parts.headers, body: collected.to_bytes() }),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large(most)),
-        Ok(Err(_)) => {
-            Err(Problem::new(StatusCode::BAD_REQUEST, "incomplete_body", "the body ended too early"))
-        }
-        Err(_) => {
-            Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", "the body took too long to arrive"))
-        }
+async fn read_raw(request: Request, max_bytes: usize) -> Result<Raw, Problem> {
+    let (Parts { headers, .. }, body) = request.into_parts();
+    check_content_type(&headers)?;
+    let body = read_body(&headers, body, max_bytes).await?;
+    Ok(Raw { headers, body })
+}
+
+impl From<BodyError> for Problem {
+    fn from(error: BodyError) -> Self {
+        let (status, code) = match error {
+            BodyError::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
+            BodyError::TooSlow => (StatusCode::REQUEST_TIMEOUT, "body_timeout"),
+            BodyError::Incomplete => (StatusCode::BAD_REQUEST, "incomplete_body"),
+        };
+        Self::new(status, code, error.to_string())
     }
 }
 
@@ -478,11 +531,6 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), Problem> {
         "unsupported_media_type",
         format!("send the header `Content-Type: application/json`; it was {given}"),
     ))
-}
-
-fn too_large(most: usize) -> Problem {
-    let detail = format!("the body is larger than {most} bytes");
-    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", detail)
 }
 
 #[cfg(test)]

@@ -8,18 +8,16 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::{
-    AppState,
-    extract::{caller, client_address},
-    problem::Problem,
-};
+use super::{AppState, extract::caller, problem::Problem};
 use crate::app::throttle::Allowance;
 
 /// Counts a call, refuses it if it is one too many, and tells where its key stands.
 pub(super) async fn limited(State(app): State<AppState>, mut request: Request, next: Next) -> Response {
-    let from = client_address(request.extensions());
-    let (Some(throttle), Some(caller)) = (app.throttle(), caller(request.headers(), from, &app)) else {
-        return next.run(request).await;
+    let Some(throttle) = app.throttle() else { return next.run(request).await };
+    let caller = match caller(request.headers(), request.extensions(), &app).await {
+        Ok(Some(caller)) => caller,
+        Ok(None) => return next.run(request).await,
+        Err(error) => return Problem::from(error).into_response(),
     };
     let allowance = throttle.call(app.engine(), caller.key).await;
     let mut answer = match allowance.retry_after {

@@ -42,7 +42,7 @@ pub(crate) use self::{
         Beside, EventExportQuery, EventQuery, bare as bare_payload, binary_of as binary_cloudevent, document,
         exported as exported_events, structured as structured_cloudevent,
     },
-    extract::{Json, ManagesEndpoints, May, Query, client_address},
+    extract::{Json, MAX_WEBHOOK_BODY_BYTES, ManagesEndpoints, May, Query, client_address},
     operations::OperationView,
     page::{Cursor, Paging},
     problem::{Problem, name_request},

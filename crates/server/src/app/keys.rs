@@ -146,14 +146,18 @@ impl Keys {
 
     /// Whose key this is, if it may be used now and from there. Nobody is told which of that was in the way.
     pub fn caller(&self, key: &str, now: Time, from: Option<IpAddr>) -> Option<Arc<Caller>> {
-        let hash = hash_key(key);
+        self.caller_by_hash(&hash_key(key), now, from)
+    }
+
+    /// The same for a key of which only the hash is known.
+    pub fn caller_by_hash(&self, hash: &[u8; 32], now: Time, from: Option<IpAddr>) -> Option<Arc<Caller>> {
         if let Some((admin, caller)) = &self.admin
-            && bool::from(admin.ct_eq(&hash))
+            && bool::from(admin.ct_eq(hash))
         {
             return Some(caller.clone());
         }
         let live = self.live.read();
-        let live = live.get(&hash).filter(|live| live.admits(now, from))?;
+        let live = live.get(hash).filter(|live| live.admits(now, from))?;
         // Not for every call: all of them would write to the same place in memory.
         if now.millis() - live.used.load(Relaxed) >= NOTED_EVERY {
             live.used.fetch_max(now.millis(), Relaxed);
@@ -269,6 +273,7 @@ impl App {
         let now = self.engine.clock().confirmed_now();
         self.keys.prune(now);
         self.store().forget_sessions(now.back(REMEMBERED), FORGOTTEN).await?;
+        self.store().prune_browser_sessions(now, FORGOTTEN).await?;
         self.store().forget_audit(now.back(self.rules.audit_retention), FORGOTTEN).await.map(drop)
     }
 }

@@ -19,6 +19,7 @@ pub mod export;
 pub mod glance;
 pub mod health;
 pub mod keys;
+pub mod login_limit;
 pub mod metrics;
 pub mod names;
 pub mod notices;
@@ -61,7 +62,7 @@ pub use keys::{Keys, NewKey};
 pub use throttle::Throttle;
 pub use view::TenantView;
 
-use self::{export::Exports, quota::Quotas, session::Sessions};
+use self::{export::Exports, login_limit::FailedLogins, quota::Quotas, session::Sessions};
 
 /// What the use cases need to know of the settings.
 #[derive(Clone, Debug)]
@@ -78,8 +79,6 @@ pub struct Rules {
     pub require_verification: RequireVerification,
     /// How many deliveries an event may have come through when it is published.
     pub max_hops: u8,
-    /// How long a client may take to send a body.
-    pub body_timeout: Duration,
     /// How fast one key may call the API; none for no limit.
     pub api_rate: Option<RateLimit>,
     /// How long entries of the audit log are kept.
@@ -99,6 +98,7 @@ pub struct App {
     engine: Engine,
     keys: Keys,
     sessions: Sessions,
+    failed_logins: FailedLogins,
     rules: Rules,
     /// Which URLs webhooks may have, as of now.
     urls: RwLock<UrlRules>,
@@ -130,6 +130,7 @@ impl App {
             engine,
             keys,
             sessions,
+            failed_logins: FailedLogins::default(),
             throttle: rules.api_rate.map(Throttle::new),
             quotas: Quotas::default(),
             exports: Exports::default(),
@@ -151,6 +152,11 @@ impl App {
     /// The keys that may come in.
     pub fn keys(&self) -> &Keys {
         &self.keys
+    }
+
+    /// The failed logins of each address.
+    pub fn failed_logins(&self) -> &FailedLogins {
+        &self.failed_logins
     }
 
     /// How fast keys may call; none if as fast as they like.

@@ -1,56 +1,110 @@
-//! Sessions of people in a browser: the key that somebody came with, sealed into a cookie for half a day.
+//! Sessions of people in a browser. A cookie carries a random id, sealed; the store has its hash and the hash of the
+//! key that was used to log in. Logging out deletes the row, and revoking the key ends the session.
 //!
-//! Nothing is stored. Each request opens the cookie and looks the key up as if it had been sent, so a key that is
-//! revoked, or used from where it may not be, ends its sessions too.
+//! A node trusts what it read about a session for a second at most. If the store does not respond, the request
+//! fails with 503 and the session stays.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use redrive_core::{Time, vault::Vault};
+use parking_lot::Mutex;
+use redrive_core::{TenantId, Time, vault::Vault};
+use redrive_engine::clock;
+use redrive_store::{BrowserSession, StoreError};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-use super::{App, Caller};
+use super::{
+    Actor, App, AppError, Caller,
+    audit::{Deed, Traces},
+    auth::Role,
+    keys::hash_key,
+};
 
 /// How long a session lasts.
-pub const LASTS: Duration = Duration::from_secs(12 * 3600);
-/// What the sealed key is good for.
-const PURPOSE: &str = "redrive dashboard session";
-/// Longer ones are not looked at.
-const MOST_BYTES: usize = 1024;
+pub const SESSION_LIFETIME: Duration = Duration::from_secs(12 * 3600);
+/// How many sessions one key has; the next evicts the oldest.
+pub const MAX_SESSIONS_PER_KEY: usize = 100;
+/// How long a node trusts what it read about a session.
+const LOOKUP_TTL: Duration = Duration::from_secs(1);
+/// How long a request waits for the store to say whether a session exists.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
+/// How many sessions a node remembers at most.
+const MAX_CACHED_SESSIONS: usize = 10_000;
+/// How long a key that a person came with waits for the answer whether it may replace a session.
+const OFFER_LIFETIME: Duration = Duration::from_secs(300);
+/// What a sealed cookie is good for.
+const COOKIE_PURPOSE: &str = "redrive browser session";
+/// What a sealed offer is good for.
+const OFFER_PURPOSE: &str = "redrive login offer";
+/// A longer cookie or offer is not looked at.
+const MAX_SEALED_CHARACTERS: usize = 2048;
 
-/// Begins sessions, and knows whose they are.
-pub struct Sessions(Vault);
+/// A session that was found to be live, and the caller whose session it is.
+#[derive(Clone, Debug)]
+pub struct Session {
+    /// The holder of the key that was used to log in.
+    pub caller: Arc<Caller>,
+    /// The session as it is stored.
+    pub stored: BrowserSession,
+}
+
+/// Seals cookies, and remembers which sessions were live a moment ago.
+pub struct Sessions {
+    vault: Vault,
+    /// Sessions by id, each with the time before it was read.
+    cached: Mutex<HashMap<[u8; 32], (BrowserSession, Duration)>>,
+}
 
 impl Sessions {
-    /// Sessions that are sealed with the master key, so that every node with the same key knows them.
+    /// Sessions whose cookies are sealed with the master key, so that every node with the same key opens them.
     pub fn new(vault: Vault) -> Self {
-        Self(vault)
+        Self { vault, cached: Mutex::default() }
     }
 
     /// What seals them, and other things that people carry around for us.
     pub(super) fn vault(&self) -> &Vault {
-        &self.0
+        &self.vault
     }
 
-    /// A cookie for somebody with this key.
-    fn begin(&self, key: &str, now: Time) -> String {
-        let ends = (now + LASTS).millis().to_be_bytes();
-        let contents = Zeroizing::new([&ends[..], key.as_bytes()].concat());
-        URL_SAFE_NO_PAD.encode(self.0.seal_for(PURPOSE, &contents))
+    /// A text for this purpose that only this installation can open, until `end`.
+    fn seal(&self, purpose: &'static str, contents: &[u8], end: Time) -> String {
+        let contents = Zeroizing::new([&end.millis().to_be_bytes()[..], contents].concat());
+        URL_SAFE_NO_PAD.encode(self.vault.seal_for(purpose, &contents))
     }
 
-    /// The key in a cookie, and when the session ends; none if it is no cookie of ours, or over.
-    fn key(&self, cookie: &str, now: Time) -> Option<(Zeroizing<String>, Time)> {
-        let sealed = URL_SAFE_NO_PAD.decode(cookie.get(..cookie.len().min(MOST_BYTES))?).ok()?;
-        let contents = self.0.open_for(PURPOSE, &sealed).ok()?;
-        let (ends, key) = contents.split_first_chunk::<8>()?;
-        let ends = Time::from_millis(i64::from_be_bytes(*ends));
-        if now >= ends {
-            return None;
+    /// What a sealed text holds. Returns `None` if it was not sealed here for this purpose, or its time is over.
+    fn open(&self, purpose: &'static str, text: &str, now: Time) -> Option<Zeroizing<Vec<u8>>> {
+        let text = Some(text).filter(|text| text.len() <= MAX_SEALED_CHARACTERS)?;
+        let contents = self.vault.open_for(purpose, &URL_SAFE_NO_PAD.decode(text).ok()?).ok()?;
+        let (end, contents) = contents.split_first_chunk::<8>()?;
+        (now < Time::from_millis(i64::from_be_bytes(*end))).then(|| Zeroizing::new(contents.to_vec()))
+    }
+
+    /// The stored id of the session whose cookie this is. A made-up cookie has none, so it costs no look-up.
+    fn id(&self, cookie: &str, now: Time) -> Option<[u8; 32]> {
+        self.open(COOKIE_PURPOSE, cookie, now).map(|secret| Sha256::digest(&*secret).into())
+    }
+
+    fn remembered(&self, id: &[u8; 32], now: Duration) -> Option<BrowserSession> {
+        let cached = self.cached.lock();
+        let (session, read_at) = cached.get(id)?;
+        (now.saturating_sub(*read_at) < LOOKUP_TTL).then(|| session.clone())
+    }
+
+    fn remember(&self, session: &BrowserSession, read_at: Duration) {
+        let mut cached = self.cached.lock();
+        if cached.len() >= MAX_CACHED_SESSIONS {
+            cached.retain(|_, (_, then)| read_at.saturating_sub(*then) < LOOKUP_TTL);
         }
-        std::str::from_utf8(key).ok().map(|key| (Zeroizing::new(key.to_owned()), ends))
+        if cached.len() < MAX_CACHED_SESSIONS {
+            cached.insert(session.id, (session.clone(), read_at));
+        }
+    }
+
+    fn evict(&self, is_over: impl Fn(&BrowserSession) -> bool) {
+        self.cached.lock().retain(|_, (session, _)| !is_over(session));
     }
 }
 
@@ -66,42 +120,162 @@ pub fn is_token_of(token_given: &str, cookie: &str) -> bool {
     token(cookie).as_bytes().ct_eq(token_given.as_bytes()).into()
 }
 
+/// Whether a login may replace a session without asking: it leads to the same things. Otherwise an
+/// attacker's link could log a user in to the attacker's account unnoticed.
+pub fn may_replace_unasked(current: &Caller, next: &Caller) -> bool {
+    current == next || current.session && next.session && current.role == next.role
+}
+
 impl App {
-    /// Begins a session for whoever has this key, if it may be used now and from there.
-    pub fn log_in(&self, key: &str, from: Option<IpAddr>) -> Option<(Arc<Caller>, String)> {
-        let now = self.engine.clock().now();
-        let caller = self.keys.caller(key, now, from)?;
-        Some((caller, self.sessions.begin(key, now)))
+    /// The holder of a key, and the key's hash, if it may be used now and from there.
+    pub fn holder(&self, key: &str, from: Option<IpAddr>) -> Option<(Arc<Caller>, [u8; 32])> {
+        let hash = hash_key(key);
+        Some((self.keys.caller_by_hash(&hash, self.engine.clock().now(), from)?, hash))
     }
 
-    /// Whose session this is and when it ends, if its key may still be used, and from there.
-    pub fn in_session(&self, cookie: &str, from: Option<IpAddr>) -> Option<(Arc<Caller>, Time)> {
+    /// Begins a session for the holder of a key, and returns its cookie.
+    pub async fn begin_session(&self, key_hash: [u8; 32]) -> Result<String, AppError> {
+        let (now, secret) = (self.engine.clock().now(), Zeroizing::new(clock::secret_bytes()));
+        let session = BrowserSession {
+            id: Sha256::digest(&*secret).into(),
+            key_hash,
+            created_at: now,
+            expires_at: now + SESSION_LIFETIME,
+        };
+        let expires_at = session.expires_at;
+        in_time(self.store().create_browser_session(session, MAX_SESSIONS_PER_KEY)).await?;
+        Ok(self.sessions.seal(COOKIE_PURPOSE, &*secret, expires_at))
+    }
+
+    /// The live session whose cookie this is, if its key may be used from there. An error means that the store did
+    /// not say, and that the session may well be live.
+    pub async fn session(&self, cookie: &str, from: Option<IpAddr>) -> Result<Option<Session>, AppError> {
+        match self.sessions.id(cookie, self.engine.clock().now()) {
+            Some(id) => self.session_by_id(id, from).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Whether a session is still live, and its key may be used from there.
+    pub async fn is_live(&self, session: &Session, from: Option<IpAddr>) -> Result<bool, AppError> {
+        Ok(self.session_by_id(session.stored.id, from).await?.is_some())
+    }
+
+    async fn session_by_id(&self, id: [u8; 32], from: Option<IpAddr>) -> Result<Option<Session>, AppError> {
+        let asked_at = clock::ticks();
+        let stored = match self.sessions.remembered(&id, asked_at) {
+            Some(stored) => stored,
+            None => {
+                let Some(stored) = in_time(self.store().browser_session(id)).await? else { return Ok(None) };
+                self.sessions.remember(&stored, asked_at);
+                stored
+            }
+        };
         let now = self.engine.clock().now();
-        let (key, ends) = self.sessions.key(cookie, now)?;
-        Some((self.keys.caller(&key, now, from)?, ends))
+        if now >= stored.expires_at {
+            return Ok(None);
+        }
+        let caller = self.keys.caller_by_hash(&stored.key_hash, now, from);
+        Ok(caller.map(|caller| Session { caller, stored }))
+    }
+
+    /// Ends a session.
+    pub async fn end_session(&self, session: &Session) -> Result<(), AppError> {
+        let id = session.stored.id;
+        in_time(self.store().delete_browser_session(id)).await?;
+        self.sessions.evict(|cached| cached.id == id);
+        Ok(())
+    }
+
+    /// The live sessions of the key that this one was begun with, newest first.
+    pub async fn sessions_of_key(&self, session: &Session) -> Result<Vec<BrowserSession>, AppError> {
+        let now = self.engine.clock().now();
+        in_time(self.store().browser_sessions_of_key(session.stored.key_hash, now)).await
+    }
+
+    /// Ends all sessions of the key that this one was begun with.
+    pub async fn end_sessions_of_key(
+        &self,
+        session: &Session,
+        from: Option<IpAddr>,
+    ) -> Result<usize, AppError> {
+        let by = Actor { caller: session.caller.clone(), address: from };
+        let tenant: Option<&TenantId> = match &session.caller.role {
+            Role::Admin => None,
+            Role::Tenant { tenant, .. } => Some(tenant),
+        };
+        let object = session.caller.key.map(|key| key.to_string());
+        let deed = Deed { action: "api_key.end_sessions", tenant, object };
+        let key_hash = session.stored.key_hash;
+        let ended = self.audited(&by, deed, async {
+            let ended = in_time(self.store().delete_browser_sessions_of_key(key_hash)).await?;
+            Ok((ended, Traces::default()))
+        });
+        let ended = ended.await?;
+        self.sessions.evict(|cached| cached.key_hash == key_hash);
+        Ok(ended)
+    }
+
+    /// A key that waits for the answer whether it may replace a session, for the page that asks: sealed, and of no
+    /// use after some minutes.
+    pub fn offer(&self, key: &str) -> String {
+        self.sessions.seal(OFFER_PURPOSE, key.as_bytes(), self.engine.clock().now() + OFFER_LIFETIME)
+    }
+
+    /// The key of an offer. Returns `None` if it was made elsewhere, or too long ago.
+    pub fn offered_key(&self, offer: &str) -> Option<Zeroizing<String>> {
+        let key = self.sessions.open(OFFER_PURPOSE, offer, self.engine.clock().now())?;
+        std::str::from_utf8(&key).ok().map(|key| Zeroizing::new(key.to_owned()))
+    }
+}
+
+/// What the store answers, or that it takes too long.
+async fn in_time<T>(answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, AppError> {
+    match tokio::time::timeout(LOOKUP_TIMEOUT, answer).await {
+        Ok(answer) => Ok(answer?),
+        Err(_) => Err(StoreError::Unavailable("it does not answer".into()).into()),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use redrive_core::KeyId;
+
     use super::*;
 
     #[test]
-    fn a_session_is_known_until_it_is_over_and_nobody_can_make_one_up() {
+    fn sealed_text_opens_until_its_end_for_its_purpose_and_cannot_be_made_up() {
         let sessions = Sessions::new(redrive_testkit::vault());
         let now = Time::from_secs(1_000);
-        let cookie = sessions.begin("rdk_secret", now);
-        let known = |cookie: &str, at| sessions.key(cookie, at).map(|(key, _)| key.to_string());
-        assert_eq!(known(&cookie, now).as_deref(), Some("rdk_secret"));
-        assert_eq!(known(&cookie, now + LASTS), None);
+        let end = now + SESSION_LIFETIME;
+        let cookie = sessions.seal(COOKIE_PURPOSE, b"secret", end);
+        assert!(sessions.id(&cookie, now).is_some() && sessions.id(&cookie, end).is_none());
+        assert!(sessions.open(OFFER_PURPOSE, &cookie, now).is_none());
         assert!(!cookie.contains("secret"));
         for at in 0..cookie.len() {
             let mut forged = cookie.clone().into_bytes();
             forged[at] = if forged[at] == b'A' { b'B' } else { b'A' };
-            assert_eq!(known(&String::from_utf8(forged).unwrap(), now), None);
+            assert_eq!(sessions.id(&String::from_utf8(forged).unwrap(), now), None);
         }
-        assert_eq!(known("", now), None);
-        assert_eq!(known(&"é".repeat(4_000), now), None);
+        assert_eq!(sessions.id("", now), None);
+        assert_eq!(sessions.id(&"é".repeat(4_000), now), None);
+    }
+
+    #[test]
+    fn remembered_session_is_trusted_for_a_second() {
+        let sessions = Sessions::new(redrive_testkit::vault());
+        let session = BrowserSession {
+            id: [1; 32],
+            key_hash: [2; 32],
+            created_at: Time::default(),
+            expires_at: Time::from_secs(9),
+        };
+        let read_at = Duration::from_secs(50);
+        sessions.remember(&session, read_at);
+        assert!(sessions.remembered(&[1; 32], read_at + Duration::from_millis(999)).is_some());
+        assert!(sessions.remembered(&[1; 32], read_at + LOOKUP_TTL).is_none());
+        sessions.evict(|cached| cached.key_hash == [2; 32]);
+        assert!(sessions.remembered(&[1; 32], read_at).is_none());
     }
 
     #[test]
@@ -109,5 +283,22 @@ mod tests {
         assert!(is_token_of(&token("a"), "a"));
         assert!(!is_token_of(&token("a"), "b") && !is_token_of("", "a"));
         assert_ne!(token("a"), "a");
+    }
+
+    #[test]
+    fn only_a_login_to_the_same_things_replaces_a_session_unasked() {
+        let caller = |number: u8, tenant: &str, session| Caller {
+            key: Some(KeyId::from_bytes([number; 16])),
+            name: "n".into(),
+            role: Role::Tenant { tenant: TenantId::parse(tenant).unwrap(), scopes: 6 },
+            session,
+            expires_at: None,
+        };
+        let (own, other) = (caller(1, "acme", true), caller(2, "acme", true));
+        assert!(may_replace_unasked(&own, &own) && may_replace_unasked(&own, &other));
+        assert!(!may_replace_unasked(&own, &caller(3, "globex", true)));
+        assert!(!may_replace_unasked(&own, &caller(4, "acme", false)));
+        assert!(!may_replace_unasked(&caller(5, "acme", false), &caller(6, "acme", false)));
+        assert!(!may_replace_unasked(&Caller::configured_admin(), &own));
     }
 }

@@ -19,7 +19,7 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::{Args, Parser, Subcommand};
 use redrive_core::Role;
 
-use crate::config::{self, Config, ConfigError, Overrides, Profile};
+use crate::config::{self, Config, ConfigError, ExposedFile, Overrides, Profile};
 
 /// Webhook delivery that never loses an event.
 #[derive(Parser)]
@@ -85,9 +85,20 @@ struct DatabaseArgs {
     database_url: Option<String>,
 }
 
+/// Says on standard error which files with secrets others can read, for commands that keep no log.
+fn warn_of_exposed_files(config: Config) -> Config {
+    for ExposedFile { setting, path, fix } in config.exposed_files() {
+        eprintln!(
+            "warning: {setting}: {} holds a secret, and others may read or change it; run: {fix}",
+            path.display()
+        );
+    }
+    config
+}
+
 impl DatabaseArgs {
     fn load(&self, profile: Profile) -> Result<Config, ConfigError> {
-        self.load_with(profile, Overrides::default())
+        self.load_with(profile, Overrides::default()).map(warn_of_exposed_files)
     }
 
     fn load_with(&self, profile: Profile, flags: Overrides) -> Result<Config, ConfigError> {
@@ -107,7 +118,7 @@ struct ServerArgs {
 
 impl ServerArgs {
     fn load(&self, profile: Profile) -> Result<Config, ConfigError> {
-        self.load_with(profile, Overrides::default())
+        self.load_with(profile, Overrides::default()).map(warn_of_exposed_files)
     }
 
     fn load_with(&self, profile: Profile, flags: Overrides) -> Result<Config, ConfigError> {
@@ -248,7 +259,8 @@ fn configuration(command: ConfigCommand) -> Result<(), CliError> {
             print!("{text}");
         }
         ConfigCommand::Check(args) => {
-            args.load()?;
+            let profile = if args.dev { Profile::Dev } else { Profile::Serve };
+            args.load()?.check_secret_files(profile)?;
             println!("The configuration can be used.");
         }
     }

@@ -23,7 +23,11 @@ pub(super) fn on_hangup(reread: Reread, app: Arc<App>, egress: Client) -> Result
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
             match reread() {
-                Ok(config) => put_in_force(&config, &app, &egress),
+                Ok(config) => {
+                    // A running server is not stopped for them.
+                    config.warn_of_exposed_files();
+                    put_in_force(&config, &app, &egress);
+                }
                 Err(error) => {
                     tracing::error!(%error, "the egress rules stay as they were: the configuration cannot be used");
                 }

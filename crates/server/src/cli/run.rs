@@ -26,7 +26,7 @@ use crate::{
     api,
     app::{App, Identity, Keys, Rules, keys, metrics, session::Sessions},
     archive::Archive,
-    config::{Backend, Config, Profile},
+    config::{Backend, Config, Profile, warn_if_exposed},
     dashboard,
     files::write_private,
     http::{self, Reload, Surface, Tls},
@@ -70,6 +70,7 @@ pub(super) fn run(start: Start) -> Result<(), CliError> {
 
 async fn serve(start: Start) -> Result<(), CliError> {
     let Start { config, profile, reread, demo } = start;
+    config.check_secret_files(profile)?;
     let backend = config.database.backend()?.with_lease(config.cluster.lease.get());
     let vault = vault::open(&config, profile, &backend)?;
     let store = store::open(&backend, Some(&vault)).await?;
@@ -238,7 +239,6 @@ async fn assemble(
         max_payload_bytes: config.events.max_payload_bytes,
         max_hops: config.events.max_hops,
         require_verification: config.webhooks.require_verification,
-        body_timeout: config.server.body_timeout.get(),
         audit_retention: config.audit.retention.get(),
         api_rate: config.limits.api_rate()?,
         pools: if config.role.sends() { config.pools.clone() } else { Vec::new() },
@@ -279,6 +279,7 @@ fn admin_key(
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
         Err(error) => return Err(CliError::said(format!("{}: {error}", path.display()))),
     }
+    warn_if_exposed(&path);
     let key = std::fs::read_to_string(&path).unwrap_or_default().trim().to_owned();
     if key.len() < 32 {
         let path = path.display();

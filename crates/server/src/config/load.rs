@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-use super::{Config, Profile, SETTINGS, env_name, secret, sources};
+use super::{Config, Profile, SETTINGS, env_name, secret, secret_files, sources};
 
 /// Why the settings cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +27,18 @@ pub enum ConfigError {
         path: PathBuf,
         /// Why.
         reason: String,
+    },
+    /// A file with a secret can be read by others.
+    #[error(
+        "{setting}: {path} holds a secret, and other users of this machine may read or change it; run: {fix}"
+    )]
+    Exposed {
+        /// The setting that names it, or whose value it holds.
+        setting: String,
+        /// The file.
+        path: PathBuf,
+        /// The command that closes it to others.
+        fix: String,
     },
     /// The file is no TOML.
     #[error("the configuration file is not valid TOML: {0}")]
@@ -89,6 +101,11 @@ pub fn load(profile: Profile, file: Option<&Path>, flags: &Overrides) -> Result<
         None => String::new(),
     };
     let mut config = read(profile, &text, std::env::vars(), flags)?;
+    if let Some(path) = file {
+        // It was read as TOML before.
+        let secret = text.parse().ok().and_then(|table| secret_files::secret_in(&table));
+        config.file_with_secret = secret.map(|setting| (setting, path.to_owned()));
+    }
     secret::read_files(&mut config)?;
     config.validate(profile)?;
     Ok(config)
@@ -459,7 +476,7 @@ mod tests {
                 ConfigError::Invalid { setting: named, .. } => setting.key.starts_with(named.split('[').next().unwrap_or(named)) || named.starts_with(setting.key),
                 ConfigError::Unknown { setting: named } => named.starts_with(setting.key),
                 ConfigError::Syntax(_) => true,
-                ConfigError::File { .. } | ConfigError::SecretFile { .. } => false,
+                ConfigError::File { .. } | ConfigError::SecretFile { .. } | ConfigError::Exposed { .. } => false,
             };
             let by_file = parse(profile, &format!("{} = {value}", setting.key), []);
             let by_env = parse(profile, "", env(&[(&env_name(setting.key), &value)]));

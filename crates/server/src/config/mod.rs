@@ -12,6 +12,7 @@ mod node;
 mod notifications;
 mod redis;
 mod secret;
+mod secret_files;
 mod secrets;
 mod server;
 mod settings;
@@ -46,6 +47,8 @@ pub use load::{ConfigError, Overrides, load};
 pub use notifications::Notifications;
 pub use redis::{Redis, RedisUrl};
 pub use secret::Hidden;
+pub use secret_files::ExposedFile;
+pub(crate) use secret_files::{fix_for, warn_if_exposed};
 pub use secrets::Secrets;
 pub use server::Server;
 pub use settings::{SETTINGS, Setting, env_name};
@@ -121,6 +124,9 @@ pub struct Config {
     pub tracing: Tracing,
     /// For trying things out.
     pub dev: Dev,
+    /// The configuration file, if it holds a secret itself, and the setting that is one.
+    #[serde(skip)]
+    pub file_with_secret: Option<(String, PathBuf)>,
 }
 
 /// This node among others on the same database.
@@ -284,6 +290,7 @@ impl Config {
             smtp: Smtp::default(),
             notifications: Notifications::default(),
             dev: Dev { clock_speed: 1.0, clock_skew: Skew::default() },
+            file_with_secret: None,
         }
     }
 

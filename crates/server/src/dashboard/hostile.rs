@@ -1,5 +1,10 @@
 //! Text and bytes of others, made fit to be looked at: bounded, and with nothing in them that hides what they are.
 
+use std::fmt;
+
+use askama::filters::Escaper;
+use redrive_core::visible_text::{escape_deceptive, is_deceptive};
+
 use super::json;
 
 /// The most bytes that are shown of what is no text.
@@ -44,10 +49,15 @@ fn is_no_text(char: char) -> bool {
     char.is_control() && !matches!(char, '\n' | '\r' | '\t')
 }
 
-/// Whether a character changes how others are shown, and is itself not seen.
-fn is_disguise(char: char) -> bool {
-    let turns = matches!(char, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}');
-    turns || is_no_text(char) || matches!(char, '\u{200b}' | '\u{feff}')
+/// Escapes text for HTML, with deceptive characters written out. Every `{{ … }}` of every template goes through it; a
+/// form field that must keep its value exactly says `|escape("htm")`, which escapes for HTML alone.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct VisibleHtml;
+
+impl Escaper for VisibleHtml {
+    fn write_escaped_str<W: fmt::Write>(&self, dest: W, text: &str) -> fmt::Result {
+        askama::filters::Html.write_escaped_str(dest, &escape_deceptive(text))
+    }
 }
 
 /// Text with whatever would hide in it written out.
@@ -59,7 +69,7 @@ pub(super) fn visible(text: &str) -> String {
             // A line ends in one way only, as browsers have it.
             '\r' if chars.peek() == Some(&'\n') => {}
             '\r' => shown.push_str("\\r"),
-            char if is_disguise(char) => shown.extend(char.escape_unicode()),
+            char if is_deceptive(char) => shown.extend(char.escape_unicode()),
             char => shown.push(char),
         }
     }
@@ -142,6 +152,13 @@ mod tests {
     }
 
     #[test]
+    fn escaped_html_shows_deceptive_characters() {
+        let mut html = String::new();
+        VisibleHtml.write_escaped_str(&mut html, "<b>\u{202e}\u{0}").unwrap();
+        assert_eq!(html, "&#60;b&#62;\\u{202e}\\u{0}");
+    }
+
+    #[test]
     fn sizes_are_told_in_fitting_units() {
         assert_eq!([5, 2_048, 3 << 20].map(size), ["5 B", "2.0 KiB", "3.0 MiB"]);
     }
@@ -176,7 +193,7 @@ mod tests {
             // What is written out takes ten bytes at the most.
             prop_assert!(pretty(&bytes, 100).0.len() <= 10 * (100 + 2 * json::DEEPEST + 12));
             match sample(&bytes) {
-                Sample::Text(text) => prop_assert!(!text.chars().any(is_disguise)),
+                Sample::Text(text) => prop_assert!(!text.chars().any(is_deceptive)),
                 Sample::Binary { dump, .. } => prop_assert!(dump.lines().count() <= 16),
                 Sample::Empty => prop_assert!(bytes.is_empty()),
             }

@@ -33,6 +33,8 @@ use crate::{api::AppState, app::AppError};
 const EVERY: Duration = Duration::from_secs(2);
 /// How often somebody who sees no changes is told that there still is somebody.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
+/// How often it is checked whether the session of somebody who sees no changes is still live.
+const SESSION_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// The most pages that are kept alive at once on this node.
 const MOST_PAGES: usize = 500;
 /// The most different pages that are kept alive for one key: nobody takes all places.
@@ -130,7 +132,8 @@ async fn keep_rendering(
 ) {
     loop {
         let now = app.engine().clock().now();
-        let is_known = now < viewer.ends && viewer.by.key.is_none_or(|key| app.keys().is_live(key, now));
+        let is_known = now < viewer.session.stored.expires_at
+            && viewer.by.key.is_none_or(|key| app.keys().is_live(key, now));
         if page.strong_count() == 0 || app.is_draining() || !is_known {
             return;
         }
@@ -165,7 +168,7 @@ pub(super) async fn listen(
     if uri.host().is_some() || !uri.path().starts_with("/dashboard/") {
         return Err(AppError::NotFound("page").into());
     }
-    let page = live.watch(viewer, uri, &app).ok_or_else(|| {
+    let page = live.watch(viewer.clone(), uri, &app).ok_or_else(|| {
         AppError::conflict(
             "too_many_pages",
             "too many pages are open; close some, or reload this one by hand",
@@ -176,18 +179,62 @@ pub(super) async fn listen(
     if *parts.borrow() != Rendered::Nothing {
         parts.mark_changed();
     }
-    let events = stream::unfold((parts, page), async |(mut parts, page)| {
-        // It ends with the one who renders.
-        parts.changed().await.ok()?;
-        let event = match &*parts.borrow_and_update() {
-            Rendered::Part(part) => Event::default().event("part").data(&**part),
-            Rendered::Nothing | Rendered::Later => Event::default().event("stale").data("-"),
-            Rendered::Never => Event::default().event("gone").data("-"),
-        };
-        Some((Ok::<_, Infallible>(event), (parts, page)))
+    let listener = Listener { parts, _page: page, viewer, app, is_stale: false };
+    let events = stream::unfold(listener, async |mut listener| {
+        let event = listener.next_event().await?;
+        Some((Ok::<_, Infallible>(event), listener))
     });
     let alive = KeepAlive::new().interval(SIGN_OF_LIFE);
     Ok(Sse::new(events).keep_alive(alive).into_response())
+}
+
+/// A browser that listens to a page. Others with the same key may listen to the same page, in sessions of their own.
+struct Listener {
+    parts: watch::Receiver<Rendered>,
+    /// Keeps the page being rendered.
+    _page: Arc<watch::Receiver<Rendered>>,
+    viewer: Viewer,
+    app: AppState,
+    /// Whether the browser was told that the page is not up to date.
+    is_stale: bool,
+}
+
+impl Listener {
+    /// What to send next. Returns `None` once the session has ended, or the page is not rendered any more.
+    async fn next_event(&mut self) -> Option<Event> {
+        loop {
+            let changed = tokio::time::timeout(SESSION_CHECK_INTERVAL, self.parts.changed()).await;
+            match self.app.is_live(&self.viewer.session, self.viewer.by.address).await {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(_) => {
+                    if let Some(event) = self.wait_for_the_store().await {
+                        return Some(event);
+                    }
+                    continue;
+                }
+            }
+            match changed {
+                Ok(changed) => changed.ok()?,
+                Err(_) => continue,
+            }
+            self.is_stale = false;
+            let event = match &*self.parts.borrow_and_update() {
+                Rendered::Part(part) => Event::default().event("part").data(&**part),
+                Rendered::Nothing | Rendered::Later => Event::default().event("stale").data("-"),
+                Rendered::Never => Event::default().event("gone").data("-"),
+            };
+            return Some(event);
+        }
+    }
+
+    /// The store did not say whether the session is live: what has changed is shown once it does.
+    async fn wait_for_the_store(&mut self) -> Option<Event> {
+        self.parts.mark_changed();
+        tokio::time::sleep(SESSION_CHECK_INTERVAL).await;
+        let was_stale = std::mem::replace(&mut self.is_stale, true);
+        (!was_stale).then(|| Event::default().event("stale").data("-"))
+    }
 }
 
 #[cfg(test)]

@@ -13,7 +13,8 @@ mod deliveries;
 mod event_types;
 mod events;
 mod first_run;
-mod hostile;
+mod form;
+pub(crate) mod hostile;
 mod json;
 mod keys;
 mod live;
@@ -79,6 +80,7 @@ pub fn router(app: AppState) -> Router {
         .route("/dashboard", get(home))
         .route("/dashboard/login", get(login::page).post(login::log_in))
         .route("/dashboard/logout", post(login::log_out))
+        .route("/dashboard/session", get(login::show))
         .route("/portal", get(login::portal))
         .route("/confirm/{token}", get(confirm::ask).post(confirm::confirm))
         .route("/unsubscribe/{token}", get(unsubscribe::ask).post(unsubscribe::end))

@@ -161,6 +161,9 @@ impl IntoResponse for Failed {
             StatusCode::FORBIDDEN => "Not allowed",
             StatusCode::BAD_REQUEST => "That does not work",
             StatusCode::SERVICE_UNAVAILABLE => "Not now",
+            StatusCode::TOO_MANY_REQUESTS => "Too many requests",
+            StatusCode::PAYLOAD_TOO_LARGE => "Too large",
+            StatusCode::REQUEST_TIMEOUT => "Too slow",
             _ => "Something went wrong",
         };
         let page = ErrorPage { status: status.as_u16(), title, detail: problem.detail };

@@ -4,12 +4,16 @@ use axum::{
     extract::{FromRequestParts, RawPathParams},
     http::{StatusCode, request::Parts},
 };
-use redrive_core::{TenantId, Time};
+use redrive_core::TenantId;
 
 use super::page::{Failed, Frame, allowed};
 use crate::{
     api::{AppState, Problem, client_address},
-    app::{Actor, AppError, Caller, Capability, Scope, TenantView, auth::Role, session},
+    app::{
+        Actor, AppError, Caller, Capability, Scope, TenantView,
+        auth::Role,
+        session::{self, Session},
+    },
     http::cookie,
 };
 
@@ -20,8 +24,8 @@ pub(super) struct Viewer {
     pub(super) by: Actor,
     /// What their pages send with every change.
     pub(super) token: String,
-    /// When the session ends.
-    pub(super) ends: Time,
+    /// The session.
+    pub(super) session: Session,
     /// Whether what they see is made up.
     pub(super) is_demo: bool,
 }
@@ -61,19 +65,24 @@ impl FromRequestParts<AppState> for Viewer {
             return Ok(known.clone());
         }
         let address = client_address(&parts.extensions);
-        let in_session = |cookie| Some((app.in_session(cookie, address)?, session::token(cookie)));
-        let Some(((caller, ends), token)) = cookie::session(&parts.headers).and_then(in_session) else {
+        let cookie = cookie::session(&parts.headers, cookie::is_secure(&parts.extensions));
+        let session = match cookie {
+            Some(cookie) => app.session(cookie, address).await?,
+            None => None,
+        };
+        let Some((session, token)) = session.zip(cookie.map(session::token)) else {
             let next = parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
             return Err(Failed::LogIn { next });
         };
         // Pages count like calls: whoever has a key has one allowance.
         if let Some(throttle) = app.throttle()
-            && let Some(seconds) = throttle.call(app.engine(), caller.key).await.retry_after
+            && let Some(seconds) = throttle.call(app.engine(), session.caller.key).await.retry_after
         {
             let detail = format!("too many pages were asked for with this key; reload in {seconds} s");
             return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", detail).into());
         }
-        Ok(Self { by: Actor { caller, address }, token, ends, is_demo: app.rules().demo })
+        let by = Actor { caller: session.caller.clone(), address };
+        Ok(Self { by, token, session, is_demo: app.rules().demo })
     }
 }
 

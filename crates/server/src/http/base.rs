@@ -34,9 +34,18 @@ impl Scheme {
 }
 
 impl Surface {
-    /// A trusted proxy is believed about its client; whatever else stands in the header was there before.
+    /// A trusted proxy is believed about its client; whatever else stands in the header was there before. Where no
+    /// proxy says so, a request for the host of an `https` public URL came over TLS as well: to a proxy that is not
+    /// listed as trusted.
     pub(super) fn scheme(&self, peer: IpAddr, headers: &HeaderMap) -> Scheme {
-        let own = if self.tls.is_some() { Scheme::Https } else { Scheme::Http };
+        let is_public = || {
+            let asked = only_host(headers).and_then(|host| base(Scheme::Https, host));
+            asked.is_some() && asked == self.public_https
+        };
+        let own = match self.tls.is_some() || self.public_https.is_some() && is_public() {
+            true => Scheme::Https,
+            false => Scheme::Http,
+        };
         let line = headers.get_all("x-forwarded-proto").iter().next_back();
         let Some(line) = line.filter(|_| self.trusts(peer)) else { return own };
         match line.as_bytes().rsplit(|byte| *byte == b',').next().map(<[u8]>::trim_ascii) {
@@ -63,6 +72,13 @@ impl<S: Sync> FromRequestParts<S> for BaseUrl {
         };
         Ok(Self(host.and_then(|host| base(scheme, host))))
     }
+}
+
+/// Scheme, host and port of a public URL that begins with `https`, as browsers write them: without the usual port, and
+/// a name in other letters than ASCII's in its ASCII form. Returns `None` for any other URL.
+pub(super) fn https_origin(public_url: &str) -> Option<String> {
+    let url = Url::parse(public_url).ok().filter(|url| url.scheme() == "https")?;
+    Some(url.origin().ascii_serialization())
 }
 
 /// The host that a request names; none if it names two.
@@ -121,6 +137,33 @@ mod tests {
         }
         for lines in [&[][..], &["http"], &["https, http"], &["gopher"], &[""], &["https://x"]] {
             assert_eq!(scheme("10.0.0.1", lines), Scheme::Http, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn request_for_an_https_public_url_came_over_tls() {
+        let scheme = |public_url: &str, host: &str| {
+            let settings = Server { public_url: Some(public_url.into()), ..Server::default() };
+            let surface = Surface::new(axum::Router::new(), &settings, None, Counter::default());
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, HeaderValue::from_str(host).unwrap());
+            surface.scheme("192.0.2.1".parse().unwrap(), &headers)
+        };
+        for (public_url, host) in [
+            ("https://hooks.example.com", "hooks.example.com"),
+            ("https://hooks.example.com:443/", "hooks.example.com"),
+            ("https://hooks.example.com", "Hooks.Example.com:443"),
+            ("https://b\u{fc}cher.example/hooks", "xn--bcher-kva.example"),
+            ("https://hooks.example.com:8443", "hooks.example.com:8443"),
+        ] {
+            assert_eq!(scheme(public_url, host), Scheme::Https, "{public_url} {host}");
+        }
+        for (public_url, host) in [
+            ("http://hooks.example.com", "hooks.example.com"),
+            ("https://hooks.example.com", "127.0.0.1:8080"),
+            ("https://hooks.example.com", "hooks.example.com:8443"),
+        ] {
+            assert_eq!(scheme(public_url, host), Scheme::Http, "{public_url} {host}");
         }
     }
 

@@ -1,21 +1,33 @@
-//! The one cookie there is: that of a session in a browser.
+//! The one cookie there is: that of a session in a browser. Over TLS its name begins with `__Host-`, so that browsers
+//! take it from this host alone, over TLS alone.
 
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::{Extensions, HeaderMap, HeaderValue, header};
 
-use crate::app::session::LASTS;
+use super::Scheme;
+use crate::app::session::SESSION_LIFETIME;
 
 const NAME: &str = "redrive_session";
+const SECURE_NAME: &str = "__Host-redrive_session";
 
-/// The session's cookie among a request's headers.
-pub(crate) fn session(headers: &HeaderMap) -> Option<&str> {
-    let lines = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
-    let mut cookies = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    cookies.find(|(name, _)| *name == NAME).map(|(_, value)| value)
+/// Whether the browser came over TLS, to this server or to a proxy in front of it.
+pub(crate) fn is_secure(extensions: &Extensions) -> bool {
+    extensions.get::<Scheme>() == Some(&Scheme::Https)
+}
+
+/// The session's cookie among a request's headers. Over TLS only the one that no other host can have set counts.
+pub(crate) fn session(headers: &HeaderMap, secure: bool) -> Option<&str> {
+    let named = |wanted: &str| {
+        let lines = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
+        let mut cookies =
+            lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
+        cookies.find(|(name, _)| *name == wanted).map(|(_, value)| value)
+    };
+    named(SECURE_NAME).or_else(|| named(NAME).filter(|_| !secure))
 }
 
 /// The header that gives a browser its cookie. No script can read it, no other site can have it sent with a change.
 pub(crate) fn begin(value: &str, secure: bool) -> Option<HeaderValue> {
-    written(value, LASTS.as_secs(), secure)
+    written(value, SESSION_LIFETIME.as_secs(), secure)
 }
 
 /// The header that takes it away.
@@ -24,9 +36,9 @@ pub(crate) fn end(secure: bool) -> Option<HeaderValue> {
 }
 
 fn written(value: &str, seconds: u64, secure: bool) -> Option<HeaderValue> {
-    let secure = if secure { "; Secure" } else { "" };
+    let (name, secure) = if secure { (SECURE_NAME, "; Secure") } else { (NAME, "") };
     HeaderValue::from_str(&format!(
-        "{NAME}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}"
+        "{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}"
     ))
     .ok()
 }
@@ -38,17 +50,30 @@ mod tests {
     #[test]
     fn the_session_is_found_among_other_cookies() {
         let mut headers = HeaderMap::new();
-        assert_eq!(session(&headers), None);
+        assert_eq!(session(&headers, false), None);
         headers.append(header::COOKIE, HeaderValue::from_static("theme=dark; redrive_sessions=no"));
-        assert_eq!(session(&headers), None);
+        assert_eq!(session(&headers, false), None);
         headers.append(header::COOKIE, HeaderValue::from_static("a=b; redrive_session=abc-_; c=d"));
-        assert_eq!(session(&headers), Some("abc-_"));
+        assert_eq!(session(&headers, false), Some("abc-_"));
+    }
+
+    #[test]
+    fn cookie_that_another_host_could_set_does_not_count_over_tls() {
+        let mut headers = HeaderMap::new();
+        headers.append(header::COOKIE, HeaderValue::from_static("redrive_session=planted"));
+        assert_eq!(session(&headers, true), None);
+        headers.append(header::COOKIE, HeaderValue::from_static("__Host-redrive_session=own"));
+        assert_eq!((session(&headers, true), session(&headers, false)), (Some("own"), Some("own")));
     }
 
     #[test]
     fn the_cookie_is_hidden_from_scripts_and_other_sites() {
         let cookie = begin("abc", true).unwrap();
-        assert_eq!(cookie, "redrive_session=abc; Path=/; Max-Age=43200; HttpOnly; SameSite=Lax; Secure");
-        assert!(end(false).unwrap().to_str().unwrap().contains("Max-Age=0;"));
+        assert_eq!(
+            cookie,
+            "__Host-redrive_session=abc; Path=/; Max-Age=43200; HttpOnly; SameSite=Lax; Secure"
+        );
+        let plain = end(false).unwrap();
+        assert_eq!(plain, "redrive_session=; Path=/; Max-Age=0; HttpOnly; SameSite=Lax");
     }
 }

@@ -4,23 +4,26 @@ use std::{
     convert::Infallible,
     net::IpAddr,
     panic::{AssertUnwindSafe, catch_unwind},
-    pin::pin,
-    task::Poll,
+    pin::{Pin, pin},
+    task::{Context, Poll},
 };
 
 use axum::{
     body::Body,
-    http::{Method, Request, Response, StatusCode, Uri},
+    http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header},
     response::IntoResponse,
 };
-use hyper::body::Incoming;
+use bytes::Bytes;
+use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use tower_service::Service;
 use tracing::Instrument;
 
 use super::{
     ClientAddr, Surface,
+    body::PacedBody,
     cors::Cors,
     headers::{self, Shown},
+    places::Counted,
     request_id::RequestId,
 };
 use crate::api::{self, Problem};
@@ -35,14 +38,16 @@ impl Surface {
         let origin = self.cors.allowed(&parts.headers);
         let (method, uri) = (parts.method.clone(), parts.uri.clone());
         let preflight = if origin.is_some() { Cors::preflight(&parts) } else { None };
-        let mut answer = match preflight {
-            Some(answer) => answer,
-            None => {
+        let counted = self.count_forwarded(peer, client);
+        let mut answer = match (preflight, &counted) {
+            (_, Err(TooManyRequests)) => too_many_requests(),
+            (Some(answer), _) => answer,
+            (None, Ok(_)) => {
                 parts.extensions.insert(client);
                 parts.extensions.insert(scheme);
                 parts.extensions.insert(id.clone());
                 let span = tracing::debug_span!("request", request_id = id.as_str(), %method, path = shown(uri.path()));
-                let request = Request::from_parts(parts, Body::new(body));
+                let request = Request::from_parts(parts, Body::new(PacedBody::new(body, self.body_timeout)));
                 whatever_happens(self.router.clone().call(request).instrument(span)).await
             }
         };
@@ -57,7 +62,56 @@ impl Surface {
         }
         headers::finish(answer.headers_mut(), &id, Shown::at(uri.path()), self.tls.is_some());
         self.cors.finish(answer.headers_mut(), origin);
-        answer
+        match counted {
+            Ok(Some(counted)) => answer.map(|body| Body::new(CountedBody { body, _counted: counted })),
+            _ => answer,
+        }
+    }
+
+    /// Counts a request that a trusted proxy forwards for a client. A client that connects itself is counted by its
+    /// connections, and one that is itself trusted is not counted, as its connections are not.
+    fn count_forwarded(&self, peer: IpAddr, client: ClientAddr) -> Result<Option<Counted>, TooManyRequests> {
+        if peer == client.0 || !self.trusts(peer) || self.trusts(client.0) {
+            return Ok(None);
+        }
+        self.places.count(client.0).map(Some).ok_or(TooManyRequests)
+    }
+}
+
+/// A client behind a proxy has as many requests in progress as it may.
+struct TooManyRequests;
+
+fn too_many_requests() -> Response<Body> {
+    let detail = "too many requests from your address are in progress; wait for some of them, then send this one again";
+    let mut answer =
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_connections", detail).into_response();
+    answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    answer
+}
+
+/// A response's body that counts for its client until it was sent or the connection ended.
+struct CountedBody {
+    body: Body,
+    _counted: Counted,
+}
+
+impl HttpBody for CountedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 

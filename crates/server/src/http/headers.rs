@@ -6,6 +6,9 @@ use super::request_id::{RequestId, X_REQUEST_ID};
 
 const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 const NO_REFERRER: HeaderValue = HeaderValue::from_static("no-referrer");
+/// Browsers send `Origin: null` with the forms of a page that has no referrer at all, as they do for pages that hide where
+/// they are from. Forms of the dashboard name their origin.
+const SAME_ORIGIN_REFERRER: HeaderValue = HeaderValue::from_static("same-origin");
 const DENY: HeaderValue = HeaderValue::from_static("DENY");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 const NOTHING_AT_ALL: HeaderValue = HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'");
@@ -33,8 +36,10 @@ pub(super) enum Shown {
     Nothing,
     /// The page that shows the API's description.
     Docs,
-    /// A page of the dashboard, or one that looks like it.
+    /// A page of the dashboard.
     Dashboard,
+    /// A page that a link in an e-mail leads to: its address is a secret.
+    EmailLink,
 }
 
 impl Shown {
@@ -44,11 +49,8 @@ impl Shown {
             |root: &str| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
         match () {
             () if below("/docs") => Self::Docs,
-            () if path == "/"
-                || ["/dashboard", "/portal", "/unsubscribe", "/confirm"].into_iter().any(below) =>
-            {
-                Self::Dashboard
-            }
+            () if path == "/" || below("/dashboard") || below("/portal") => Self::Dashboard,
+            () if below("/unsubscribe") || below("/confirm") => Self::EmailLink,
             () => Self::Nothing,
         }
     }
@@ -59,13 +61,14 @@ pub(super) fn finish(headers: &mut HeaderMap, id: &RequestId, shown: Shown, tls:
     headers.reserve(8);
     headers.insert(X_REQUEST_ID, id.header());
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, NOSNIFF);
-    headers.insert(header::REFERRER_POLICY, NO_REFERRER);
     headers.insert(header::X_FRAME_OPTIONS, DENY);
-    let (policy, caching) = match shown {
-        Shown::Nothing => (NOTHING_AT_ALL, NO_STORE),
-        Shown::Docs => (DOCS, DOCS_CACHING),
-        Shown::Dashboard => (DASHBOARD, NO_STORE),
+    let (policy, caching, referrer) = match shown {
+        Shown::Nothing => (NOTHING_AT_ALL, NO_STORE, NO_REFERRER),
+        Shown::Docs => (DOCS, DOCS_CACHING, NO_REFERRER),
+        Shown::Dashboard => (DASHBOARD, NO_STORE, SAME_ORIGIN_REFERRER),
+        Shown::EmailLink => (DASHBOARD, NO_STORE, NO_REFERRER),
     };
+    headers.insert(header::REFERRER_POLICY, referrer);
     headers.insert(header::CONTENT_SECURITY_POLICY, policy);
     headers.entry(header::CACHE_CONTROL).or_insert(caching);
     if tls {

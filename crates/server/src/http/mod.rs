@@ -1,12 +1,13 @@
 //! The HTTP server: accepts connections, bounded in number and patience, and finishes what it has begun.
 
 mod base;
+pub(crate) mod body;
 mod client;
 pub(crate) mod cookie;
 mod cors;
 mod exchange;
 mod headers;
-mod places;
+pub(crate) mod places;
 mod request_id;
 mod tls;
 mod watch;
@@ -55,10 +56,13 @@ const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text
 /// How this server meets its clients.
 pub(crate) struct Surface {
     router: Router,
-    places: Arc<Places>,
+    places: Places,
     patience: Patience,
+    body_timeout: Duration,
     tls: Option<Arc<Tls>>,
     trusted_proxies: Vec<IpNet>,
+    /// The origin of the public URL, if that begins with `https`.
+    public_https: Option<String>,
     cors: Cors,
     ids: RequestIds,
     /// Counts requests that failed for no fault of their own.
@@ -77,8 +81,10 @@ impl Surface {
             router,
             places: Places::new(settings.max_connections, settings.max_connections_per_address),
             patience: Patience::of(settings),
+            body_timeout: settings.body_timeout.get(),
             tls,
             trusted_proxies: settings.trusted_proxies.clone(),
+            public_https: settings.public_url.as_deref().and_then(base::https_origin),
             cors: Cors::new(&settings.cors_origins),
             ids: RequestIds::new(),
             failed,

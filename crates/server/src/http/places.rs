@@ -1,4 +1,4 @@
-//! How many connections there may be, in all and from one address.
+//! How many connections there may be, in all and from one address; behind a trusted proxy, how many requests.
 
 use std::{
     collections::HashMap,
@@ -12,14 +12,14 @@ use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 /// The places for connections.
 pub(super) struct Places {
     room: Arc<Semaphore>,
-    each: usize,
-    taken: Mutex<HashMap<IpAddr, usize>>,
+    addresses: Arc<AddressCounts>,
 }
 
 impl Places {
     /// So many in all, and for each address.
-    pub(super) fn new(all: usize, each: usize) -> Arc<Self> {
-        Arc::new(Self { room: Arc::new(Semaphore::new(all)), each, taken: Mutex::default() })
+    pub(super) fn new(all: usize, each: usize) -> Self {
+        let addresses = AddressCounts { max_per_address: each, counts: Mutex::default() };
+        Self { room: Arc::new(Semaphore::new(all)), addresses: Arc::new(addresses) }
     }
 
     /// Waits for room.
@@ -28,42 +28,60 @@ impl Places {
     }
 
     /// A place for a connection from this address, or from somebody who is not counted. None: it has too many.
-    pub(super) fn take(self: &Arc<Self>, room: OwnedSemaphorePermit, whose: Option<IpAddr>) -> Option<Place> {
-        let whose = whose.map(household);
-        if let Some(whose) = whose {
-            let mut taken = self.taken.lock();
-            let count = taken.entry(whose).or_default();
-            if *count >= self.each {
-                return None;
-            }
-            *count += 1;
-        }
-        Some(Place { places: self.clone(), whose, _room: room })
+    pub(super) fn take(&self, room: OwnedSemaphorePermit, whose: Option<IpAddr>) -> Option<Place> {
+        let counted = match whose {
+            Some(address) => Some(self.count(address)?),
+            None => None,
+        };
+        Some(Place { _counted: counted, _room: room })
     }
+
+    /// Counts a connection from this address, or a request that a proxy forwards for it, until the result is dropped.
+    /// Returns `None` if the address has as many as it may.
+    pub(super) fn count(&self, address: IpAddr) -> Option<Counted> {
+        let address = household(address);
+        let mut counts = self.addresses.counts.lock();
+        let count = counts.entry(address).or_default();
+        if *count >= self.addresses.max_per_address {
+            return None;
+        }
+        *count += 1;
+        Some(Counted { addresses: self.addresses.clone(), address })
+    }
+}
+
+/// How many connections and forwarded requests each address has.
+struct AddressCounts {
+    max_per_address: usize,
+    counts: Mutex<HashMap<IpAddr, usize>>,
 }
 
 /// A connection's place, free again when dropped.
 pub(super) struct Place {
-    places: Arc<Places>,
-    whose: Option<IpAddr>,
+    _counted: Option<Counted>,
     _room: OwnedSemaphorePermit,
 }
 
-impl Drop for Place {
+/// One connection or forwarded request in the count of its address.
+pub(super) struct Counted {
+    addresses: Arc<AddressCounts>,
+    address: IpAddr,
+}
+
+impl Drop for Counted {
     fn drop(&mut self) {
-        let Some(whose) = self.whose else { return };
-        let mut taken = self.places.taken.lock();
-        if let Some(count) = taken.get_mut(&whose) {
+        let mut counts = self.addresses.counts.lock();
+        if let Some(count) = counts.get_mut(&self.address) {
             *count -= 1;
             if *count == 0 {
-                taken.remove(&whose);
+                counts.remove(&self.address);
             }
         }
     }
 }
 
 /// What counts as one address: in IPv6 everybody has a whole network to choose from.
-fn household(address: IpAddr) -> IpAddr {
+pub(crate) fn household(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
         address => address,
@@ -91,7 +109,7 @@ mod tests {
         drop(first);
         assert!(take("192.0.2.1").await.is_some());
         drop((second, network));
-        assert!(places.taken.lock().is_empty(), "nobody is remembered for nothing");
+        assert!(places.addresses.counts.lock().is_empty(), "nobody is remembered for nothing");
         assert_eq!(places.room.available_permits(), 10);
     }
 }

@@ -25,6 +25,8 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::sync::CancellationToken;
 
+use crate::config::fix_for;
+
 /// How often the files are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// The first byte of every TLS handshake.
@@ -118,7 +120,6 @@ impl Tls {
     pub(crate) fn load(cert: &Path, key: &Path) -> Result<(Arc<Self>, Reload), TlsError> {
         let files = Files::read(cert, key)?;
         let current = RwLock::new(Arc::new(certified(&files, cert, key)?));
-        warn_if_open(key);
         let pair = Arc::new(Pair { cert: cert.into(), key: key.into(), current });
         // The provider is named here because a process-wide default may be missing, or be another one.
         let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
@@ -194,12 +195,10 @@ impl Reload {
     }
 }
 
-/// Says so if everybody on this machine may read the key.
+/// Warns if others may read the new key. At the start such a key is refused; a running server goes on.
 fn warn_if_open(key: &Path) {
-    let mode =
-        std::fs::metadata(key).map(|file| std::os::unix::fs::PermissionsExt::mode(&file.permissions()));
-    if mode.is_ok_and(|mode| mode & 0o004 != 0) {
-        let key = key.display();
-        tracing::warn!("everybody on this machine may read the private key {key}; use: chmod o= {key}");
+    if let Some(fix) = fix_for(key) {
+        let path = key.display();
+        tracing::warn!(%path, fix, "other users may read or change the TLS private key");
     }
 }

@@ -10,6 +10,7 @@ pub mod archive;
 pub mod audit;
 pub mod backlog;
 mod bench;
+pub mod browser_sessions;
 pub mod claim;
 pub mod clock;
 pub mod dead;
@@ -358,6 +359,14 @@ macro_rules! conformance_suite {
             unconfirmed_addresses_and_old_usage_are_pruned_and_nothing_else,
             addresses_are_the_tenants_own_and_go_with_it,
         }
+        $crate::conformance_theme! { $open, browser_sessions:
+            session_is_found_until_it_is_deleted,
+            session_beyond_the_limit_evicts_the_oldest_of_its_key,
+            sessions_of_a_key_are_deleted_together,
+            revoked_key_ends_its_sessions,
+            deleted_tenant_ends_the_sessions_of_its_keys,
+            expired_sessions_are_pruned_in_bounded_steps,
+        }
         $crate::conformance_theme! { $open, unsubscribed:
             who_unsubscribes_is_remembered_by_kind,
             it_can_be_undone_by_kind_or_altogether,
@@ -466,6 +475,7 @@ mod tests {
             include_str!("archive.rs"),
             include_str!("audit.rs"),
             include_str!("backlog.rs"),
+            include_str!("browser_sessions.rs"),
             include_str!("claim.rs"),
             include_str!("erasure.rs"),
             include_str!("dead.rs"),

@@ -7,6 +7,7 @@ mod archiving;
 mod audit;
 mod backlog;
 mod blocked;
+mod browser_sessions;
 mod changes;
 mod claim;
 mod clock;

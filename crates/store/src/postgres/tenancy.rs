@@ -6,7 +6,7 @@ use redrive_core::{KeyId, TenantId, Time, WebhookId};
 use tokio_postgres::Row;
 
 use super::{
-    Postgres, changes,
+    Postgres, browser_sessions, changes,
     convert::{Col, get, get_opt, hash, plain},
     mail_addresses, notices,
     session::{Failure, Session, Tx},
@@ -174,6 +174,7 @@ async fn delete_tenant(tx: Tx, id: &TenantId, now: Time) -> Result<bool, Failure
     let deleted = tx.execute(delete, &[&id.as_str(), &Col(now)]).await?;
     tx.execute(revoke, &[&id.as_str(), &Col(now)]).await?;
     tx.execute("DELETE FROM unsubscribed WHERE tenant = $1", &[&id.as_str()]).await?;
+    browser_sessions::delete_of_tenant(&tx, id).await?;
     mail_addresses::delete_tenant(&tx, id).await?;
     changes::tell(&tx, &Change::Keys).await?;
     changes::tell(&tx, &Change::Tenant(id.clone())).await?;
@@ -243,6 +244,9 @@ async fn revoke_key(tx: Tx, tenant: Option<&TenantId>, id: KeyId, now: Time) -> 
     let revoke = "UPDATE api_keys SET revoked_at = $3
                   WHERE id = $1 AND tenant IS NOT DISTINCT FROM $2 AND revoked_at IS NULL";
     let revoked = tx.execute(revoke, &[&Col(id), &tenant.map(TenantId::as_str), &Col(now)]).await?;
+    if revoked == 1 {
+        browser_sessions::delete_of_key(&tx, id).await?;
+    }
     changes::tell(&tx, &Change::Keys).await?;
     Ok(revoked == 1)
 }

@@ -6,6 +6,7 @@
 mod archiving;
 mod audit;
 mod backlog;
+mod browser_sessions;
 mod changes;
 mod claim;
 mod clock;

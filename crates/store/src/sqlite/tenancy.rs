@@ -57,6 +57,10 @@ impl Tenancy for Sqlite {
             )?;
             transaction.execute("DELETE FROM unsubscribed WHERE tenant = ?", [id.as_str()])?;
             transaction.execute("DELETE FROM mail_addresses WHERE tenant = ?", [id.as_str()])?;
+            transaction.execute(
+                "DELETE FROM browser_sessions WHERE key_hash IN (SELECT hash FROM api_keys WHERE tenant = ?)",
+                [id.as_str()],
+            )?;
             // Nobody is left to be told anything.
             transaction.execute("DELETE FROM standing WHERE tenant = ?", [id.as_str()])?;
             changes::tell(transaction, &Change::Keys)?;
@@ -149,6 +153,12 @@ impl Tenancy for Sqlite {
                 "UPDATE api_keys SET revoked_at = ?3 WHERE id = ?1 AND tenant IS ?2 AND revoked_at IS NULL",
                 (Col(id), tenant.as_ref().map(TenantId::as_str), Col(now)),
             )?;
+            if revoked == 1 {
+                transaction.execute(
+                    "DELETE FROM browser_sessions WHERE key_hash = (SELECT hash FROM api_keys WHERE id = ?)",
+                    [Col(id)],
+                )?;
+            }
             changes::tell(transaction, &Change::Keys)?;
             Ok(revoked == 1)
         })

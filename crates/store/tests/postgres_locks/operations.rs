@@ -20,8 +20,8 @@ use redrive_core::{
     webhook::WebhookState,
 };
 use redrive_store::{
-    ApiKey, Birth, Change, Changed, Claimed, Disable, Effects, EventType, Failing, KeyClaim, LaneKey,
-    LaneRoom, MailReservation, MinuteRollup, NewEvent, NewRound, Next, Old, Operation as BulkOperation,
+    ApiKey, Birth, BrowserSession, Change, Changed, Claimed, Disable, Effects, EventType, Failing, KeyClaim,
+    LaneKey, LaneRoom, MailReservation, MinuteRollup, NewEvent, NewRound, Next, Old, Operation as BulkOperation,
     OperationOrder, OperationStep, Outcome, Published, Recorded, StoreError, Tally, Task, Tenant, Wanted,
     conformance::{FRESH, RETRY, at, closed, order},
 };
@@ -614,6 +614,20 @@ async fn use_keys(node: &mut Node, tenant: TenantId) -> Result<(), StoreError> {
     let mut uses: Vec<_> = keys.into_iter().map(|id| (id, at(NOW))).collect();
     uses.reverse();
     node.store.note_key_use(uses).await?;
+    use_sessions(node).await?;
     tokio::time::sleep(Duration::from_millis(1)).await;
     node.store.revoke_key(Some(tenant), KeyId::from_bytes([9; 16]), at(NOW)).await.map(drop)
+}
+
+/// Logs in and out with one key on all nodes.
+async fn use_sessions(node: &mut Node) -> Result<(), StoreError> {
+    let key_hash = [7; 32];
+    for _ in 0..3 {
+        let id = [node.pick(200) as u8; 32];
+        let session = BrowserSession { id, key_hash, created_at: at(NOW), expires_at: at(NOW + 1) };
+        // Another node may have created one with the same id.
+        drop(node.store.create_browser_session(session, 2).await);
+    }
+    node.store.prune_browser_sessions(at(NOW + 2), 2).await?;
+    node.store.delete_browser_sessions_of_key(key_hash).await.map(drop)
 }

@@ -26,7 +26,7 @@ use super::{
     AppState,
     deliveries::TenantInput,
     events::TenantQuery,
-    extract::{Id, Json, May, NoBody, OptionalJson, Query, Reads, Resends},
+    extract::{Id, Json, MAX_SELECTION_BYTES, May, NoBody, OptionalJson, Query, Reads, Resends},
     page::{Page, Paging},
     problem::{ChangeProblems, Problem, ReadProblems},
 };
@@ -93,7 +93,7 @@ async fn retry_dead(
     State(app): State<AppState>,
     May(caller, _): May<Resends>,
     Query(query): Query<TenantQuery>,
-    OptionalJson(input): OptionalJson<RetryBatchInput>,
+    OptionalJson(input): OptionalJson<RetryBatchInput, MAX_SELECTION_BYTES>,
 ) -> Result<Response, Problem> {
     retry_batch(&app, &caller, Among::Dead, query, input).await
 }
@@ -114,7 +114,7 @@ async fn retry_deliveries(
     State(app): State<AppState>,
     May(caller, _): May<Resends>,
     Query(query): Query<TenantQuery>,
-    Json(input): Json<RetryBatchInput>,
+    Json(input): Json<RetryBatchInput, MAX_SELECTION_BYTES>,
 ) -> Result<Response, Problem> {
     retry_batch(&app, &caller, Among::Deliveries, query, input).await
 }
@@ -146,7 +146,7 @@ async fn cancel_deliveries(
     State(app): State<AppState>,
     May(caller, _): May<Resends>,
     Query(query): Query<TenantQuery>,
-    Json(input): Json<CancelBatchInput>,
+    Json(input): Json<CancelBatchInput, MAX_SELECTION_BYTES>,
 ) -> Result<Response, Problem> {
     let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     let order = OperationOrder {
@@ -223,7 +223,7 @@ async fn backfill(
     May(caller, _): May<Resends>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
-    Json(input): Json<BackfillInput>,
+    Json(input): Json<BackfillInput, MAX_SELECTION_BYTES>,
 ) -> Result<Response, Problem> {
     let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     app.may_backfill(&tenant, id).await?;

@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use crate::api::{
     AppState,
     events::TenantQuery,
-    extract::{Id, Json, May, Query, Reads, nullable},
+    extract::{Id, May, PayloadJson, Query, Reads, nullable},
     problem::{ChangeProblems, Problem},
 };
 
@@ -126,7 +126,7 @@ pub(super) async fn try_filter(
     May(caller, _): May<Reads>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
-    Json(input): Json<FilterTestInput>,
+    PayloadJson(input): PayloadJson<FilterTestInput>,
 ) -> Result<axum::Json<FilterTestView>, Problem> {
     let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     let webhook = app.webhook(tenant.clone(), id).await?;

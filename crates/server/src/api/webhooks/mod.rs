@@ -30,7 +30,10 @@ pub(crate) use self::{input::WebhookInput, view::REDACTED};
 use super::{
     AppState,
     events::{PublishedView, TenantQuery},
-    extract::{Id, Json, ManagesEndpoints, May, OptionalJson, Query, Reads, RotatesSecrets},
+    extract::{
+        Id, Json, MAX_WEBHOOK_BODY_BYTES, ManagesEndpoints, May, OptionalJson, OptionalPayloadJson, Query, Reads,
+        RotatesSecrets,
+    },
     page::{Page, Paging},
     preferences::AddressView,
     problem::{ChangeProblems, Problem, ReadProblems},
@@ -100,7 +103,7 @@ async fn create(
     State(app): State<AppState>,
     May(caller, _): May<ManagesEndpoints>,
     Query(query): Query<TenantQuery>,
-    Json(input): Json<WebhookInput>,
+    Json(input): Json<WebhookInput, MAX_WEBHOOK_BODY_BYTES>,
 ) -> Result<Response, Problem> {
     let tenant = app.acts_for(&caller, input.tenant_id.as_deref().or(query.tenant_id.as_deref())).await?;
     let secret = parse_secret(input.secret.as_deref())?;
@@ -228,7 +231,7 @@ async fn patch(
     May(caller, _): May<ManagesEndpoints>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
-    Json(input): Json<WebhookInput>,
+    Json(input): Json<WebhookInput, MAX_WEBHOOK_BODY_BYTES>,
 ) -> Result<axum::Json<WebhookView>, Problem> {
     let named = input.tenant_id.as_deref().or(query.tenant_id.as_deref());
     let tenant = app.acts_for(&caller, named).await?;
@@ -248,7 +251,7 @@ async fn put(
     who: May<ManagesEndpoints>,
     id: Id<WebhookId>,
     query: Query<TenantQuery>,
-    input: Json<WebhookInput>,
+    input: Json<WebhookInput, MAX_WEBHOOK_BODY_BYTES>,
 ) -> Result<axum::Json<WebhookView>, Problem> {
     patch(state, who, id, query, input).await
 }
@@ -334,7 +337,7 @@ async fn test(
     May(caller, _): May<ManagesEndpoints>,
     Id(id): Id<WebhookId>,
     Query(query): Query<TenantQuery>,
-    OptionalJson(input): OptionalJson<TestInput>,
+    OptionalPayloadJson(input): OptionalPayloadJson<TestInput>,
 ) -> Result<Response, Problem> {
     let tenant = app.acts_for(&caller, input.tenant_id.or(query.tenant_id).as_deref()).await?;
     let data = match input.data {

@@ -12,7 +12,10 @@ use serde::Deserialize;
 
 use super::{fields::Fields, show::name_of};
 use crate::{
-    api::{AppState, Json, ManagesEndpoints, May, Problem, Query, REDACTED, WebhookInput, check_written},
+    api::{
+        AppState, Json, MAX_WEBHOOK_BODY_BYTES, ManagesEndpoints, May, Problem, Query, REDACTED, WebhookInput,
+        check_written,
+    },
     app::{AppError, Capability, Scope, TenantView, event_types::MOST},
     dashboard::{
         Shown,
@@ -95,7 +98,7 @@ pub(in crate::dashboard) async fn check(
     May(caller, _): May<ManagesEndpoints>,
     Path(tenant): Path<String>,
     Query(which): Query<Which>,
-    input: Result<Json<WebhookInput>, Problem>,
+    input: Result<Json<WebhookInput, MAX_WEBHOOK_BODY_BYTES>, Problem>,
 ) -> Result<Response, Problem> {
     let tenant = caller.acts_for(Some(&tenant)).map_err(|_| AppError::NotFound("tenant"))?;
     let tenant = app.acts_for(&caller, Some(tenant.as_str())).await?;

@@ -84,6 +84,17 @@ CREATE TABLE api_keys (
 CREATE INDEX api_keys_by_tenant ON api_keys (tenant, id) WHERE session = 0;
 CREATE INDEX api_keys_sessions ON api_keys (expires_at) WHERE session = 1;
 
+-- Sessions of browsers. `id` is the SHA-256 of what the cookie carries, `key_hash` that of the key used to log in: an
+-- API key, or the admin key of the configuration.
+CREATE TABLE browser_sessions (
+    id         BLOB PRIMARY KEY,
+    key_hash   BLOB NOT NULL,
+    created_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX browser_sessions_by_key ON browser_sessions (key_hash, created_at);
+CREATE INDEX browser_sessions_by_expiry ON browser_sessions (expires_at);
+
 -- Who changed what. An entry is written before the change, and completed once, after it.
 CREATE TABLE audit (
     id      BLOB PRIMARY KEY,

@@ -1,0 +1,253 @@
+//! Bodies of requests: the one deadline and the least rate that hold for every body, and the one function that reads
+//! a body whole. No handler reads a body in another way.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use axum::{
+    body::Body,
+    http::{HeaderMap, header},
+};
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use redrive_engine::clock;
+use tokio::time::Sleep;
+
+/// How long a body may take regardless of its size, as far as the overall deadline allows.
+const BODY_GRACE: Duration = Duration::from_secs(10);
+/// Beyond the grace a body must arrive at least this fast.
+const MIN_BODY_BYTES_PER_SECOND: u64 = 16 * 1024;
+/// What is allocated for a body before more of it has arrived, whatever length it announces.
+const INITIAL_BUFFER_BYTES: usize = 16 * 1024;
+
+/// Why a body was not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BodyError {
+    /// It is larger than the route takes.
+    #[error("the body is larger than {max_bytes} bytes")]
+    TooLarge {
+        /// What the route takes.
+        max_bytes: usize,
+    },
+    /// It missed its deadline.
+    #[error("the body took too long to arrive")]
+    TooSlow,
+    /// The connection ended before the body did.
+    #[error("the body ended too early")]
+    Incomplete,
+}
+
+/// Until when a body must have arrived, by how much of it has.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    started: Duration,
+    timeout: Duration,
+    received: u64,
+}
+
+impl Pace {
+    fn deadline(&self) -> Duration {
+        let by_rate = Duration::from_millis(self.received.saturating_mul(1_000) / MIN_BODY_BYTES_PER_SECOND);
+        self.started + self.timeout.min(BODY_GRACE.saturating_add(by_rate))
+    }
+}
+
+/// A request's body that fails once it is too slow. The time counts from the first attempt to read it, so that a
+/// request which waits for its turn is not cut off for that.
+pub(super) struct PacedBody<B> {
+    body: B,
+    timeout: Duration,
+    pace: Option<Pace>,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl<B> PacedBody<B> {
+    /// A body that must arrive within `timeout` and at the least rate.
+    pub(super) fn new(body: B, timeout: Duration) -> Self {
+        Self { body, timeout, pace: None, timer: None }
+    }
+
+    /// Waits until the deadline, which moves while bytes arrive.
+    fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let timeout = self.timeout;
+        loop {
+            let now = clock::ticks();
+            let pace = self.pace.get_or_insert(Pace { started: now, timeout, received: 0 });
+            let left = pace.deadline().saturating_sub(now);
+            if left.is_zero() {
+                return Poll::Ready(());
+            }
+            let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(left)));
+            ready!(timer.as_mut().poll(cx));
+            self.timer = None;
+        }
+    }
+}
+
+impl<B> HttpBody for PacedBody<B>
+where
+    B: HttpBody<Data = Bytes> + Unpin,
+{
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = &mut *self;
+        match Pin::new(&mut this.body).poll_frame(cx) {
+            Poll::Ready(Some(Ok(frame))) => {
+                // The clock is not read for a body that came with its head.
+                if !this.body.is_end_stream() {
+                    let now = clock::ticks();
+                    let (started, timeout) = (now, this.timeout);
+                    let pace = this.pace.get_or_insert(Pace { started, timeout, received: 0 });
+                    pace.received += frame.data_ref().map_or(0, |data| data.len() as u64);
+                    if now >= pace.deadline() {
+                        return Poll::Ready(Some(Err(BodyError::TooSlow)));
+                    }
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(Some(Err(_))) => Poll::Ready(Some(Err(BodyError::Incomplete))),
+            Poll::Ready(None) => Poll::Ready(None),
+            Poll::Pending => this.poll_deadline(cx).map(|()| Some(Err(BodyError::TooSlow))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Reads a body of at most `max_bytes`. One that announces more is refused before any of it is read.
+pub(crate) async fn read_body(
+    headers: &HeaderMap,
+    mut body: Body,
+    max_bytes: usize,
+) -> Result<Bytes, BodyError> {
+    let announced = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    if announced.is_some_and(|length: u64| length > max_bytes as u64) {
+        return Err(BodyError::TooLarge { max_bytes });
+    }
+    let expected = announced.and_then(|length| usize::try_from(length).ok()).unwrap_or(max_bytes);
+    let mut read = Collected::new(expected.min(max_bytes));
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(cause)?.into_data() else { continue };
+        if data.len() > max_bytes - read.len() {
+            return Err(BodyError::TooLarge { max_bytes });
+        }
+        read.append(data);
+    }
+    Ok(read.into_bytes())
+}
+
+/// What went wrong with a body, as [`PacedBody`] reported it.
+fn cause(error: axum::Error) -> BodyError {
+    error.into_inner().downcast_ref().copied().unwrap_or(BodyError::Incomplete)
+}
+
+/// The part of a body that has arrived, in one piece: the only frame as it came, or a buffer that grows no further
+/// than the body's length.
+struct Collected {
+    first: Bytes,
+    buffer: Vec<u8>,
+    expected: usize,
+}
+
+impl Collected {
+    fn new(expected: usize) -> Self {
+        Self { first: Bytes::new(), buffer: Vec::new(), expected }
+    }
+
+    fn len(&self) -> usize {
+        self.first.len() + self.buffer.len()
+    }
+
+    fn append(&mut self, data: Bytes) {
+        if self.len() == 0 {
+            self.first = data;
+            return;
+        }
+        let length = self.len() + data.len();
+        if length > self.buffer.capacity() {
+            // Doubled, so that copying stays linear, but never beyond what the body may come to.
+            let capacity = (2 * length).max(INITIAL_BUFFER_BYTES).min(self.expected.max(length));
+            self.buffer.reserve_exact(capacity - self.buffer.len());
+        }
+        self.buffer.extend_from_slice(&std::mem::take(&mut self.first));
+        self.buffer.extend_from_slice(&data);
+    }
+
+    fn into_bytes(self) -> Bytes {
+        if self.buffer.is_empty() { self.first } else { self.buffer.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+    use futures_util::stream;
+    use http_body_util::StreamBody;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn frames(parts: Vec<Vec<u8>>) -> Body {
+        let frames = parts.into_iter().map(|part| Ok::<_, BodyError>(Frame::data(Bytes::from(part))));
+        Body::new(PacedBody::new(StreamBody::new(stream::iter(frames)), Duration::from_secs(5)))
+    }
+
+    #[test]
+    fn deadline_grows_with_what_arrives_up_to_the_overall_timeout() {
+        let pace =
+            |received| Pace { started: Duration::from_secs(100), timeout: Duration::from_secs(30), received };
+        assert_eq!(pace(0).deadline(), Duration::from_secs(110));
+        assert_eq!(pace(16 * 1024).deadline(), Duration::from_secs(111));
+        assert_eq!(pace(320 * 1024).deadline(), Duration::from_secs(130));
+        assert_eq!(pace(u64::MAX).deadline(), Duration::from_secs(130));
+        let short = Pace { timeout: Duration::from_secs(1), ..pace(1 << 30) };
+        assert_eq!(short.deadline(), Duration::from_secs(101));
+    }
+
+    #[tokio::test]
+    async fn body_that_stalls_is_too_slow() {
+        let stalls = StreamBody::new(stream::pending::<Result<Frame<Bytes>, BodyError>>());
+        let body = Body::new(PacedBody::new(stalls, Duration::from_millis(20)));
+        assert_eq!(read_body(&HeaderMap::new(), body, 10).await, Err(BodyError::TooSlow));
+    }
+
+    #[tokio::test]
+    async fn body_beyond_the_limit_is_refused_announced_or_not() {
+        let too_large = Err(BodyError::TooLarge { max_bytes: 4 });
+        assert_eq!(read_body(&HeaderMap::new(), frames(vec![vec![1; 3], vec![2; 2]]), 4).await, too_large);
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("5"));
+        assert_eq!(read_body(&headers, frames(vec![]), 4).await, too_large);
+        assert_eq!(read_body(&HeaderMap::new(), frames(vec![vec![7; 4]]), 4).await.unwrap(), vec![7; 4]);
+    }
+
+    proptest! {
+        #[test]
+        fn collected_body_is_whole_and_its_buffer_no_larger(
+            parts in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..40_000), 0..8),
+        ) {
+            let whole = parts.concat();
+            let mut read = Collected::new(whole.len());
+            for part in &parts {
+                read.append(Bytes::from(part.clone()));
+                prop_assert!(read.buffer.capacity() <= whole.len(), "{} of {}", read.buffer.capacity(), whole.len());
+            }
+            prop_assert_eq!(read.into_bytes(), whole);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Sessions of browsers.
+
+use redrive_core::Time;
+use rusqlite::{OptionalExtension, Row};
+
+use super::{
+    Sqlite,
+    convert::{Col, get},
+};
+use crate::{Answer, BrowserSession, BrowserSessions};
+
+impl BrowserSessions for Sqlite {
+    fn create_browser_session(&self, session: BrowserSession, max_per_key: usize) -> Answer<'_, ()> {
+        self.write(move |transaction| {
+            transaction.execute(
+                "INSERT INTO browser_sessions (id, key_hash, created_at, expires_at) VALUES (?, ?, ?, ?)",
+                (session.id, session.key_hash, Col(session.created_at), Col(session.expires_at)),
+            )?;
+            // The new session stays even if the clock went back and all others are newer.
+            transaction.execute(
+                "DELETE FROM browser_sessions WHERE id IN (
+                     SELECT id FROM browser_sessions WHERE key_hash = ?1 AND id <> ?2
+                     ORDER BY created_at DESC, id DESC LIMIT -1 OFFSET ?3)",
+                (session.key_hash, session.id, max_per_key.saturating_sub(1) as i64),
+            )?;
+            Ok(())
+        })
+    }
+
+    fn browser_session(&self, id: [u8; 32]) -> Answer<'_, Option<BrowserSession>> {
+        self.read_for_user(move |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT id, key_hash, created_at, expires_at FROM browser_sessions WHERE id = ?",
+                )?
+                .query_row([id], read)
+                .optional()
+        })
+    }
+
+    fn delete_browser_session(&self, id: [u8; 32]) -> Answer<'_, bool> {
+        self.write(move |transaction| {
+            Ok(transaction.execute("DELETE FROM browser_sessions WHERE id = ?", [id])? == 1)
+        })
+    }
+
+    fn browser_sessions_of_key(&self, key_hash: [u8; 32], now: Time) -> Answer<'_, Vec<BrowserSession>> {
+        self.read_for_user(move |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT id, key_hash, created_at, expires_at FROM browser_sessions
+                     WHERE key_hash = ? AND expires_at > ? ORDER BY created_at DESC, id DESC",
+                )?
+                .query_map((key_hash, Col(now)), read)?
+                .collect()
+        })
+    }
+
+    fn delete_browser_sessions_of_key(&self, key_hash: [u8; 32]) -> Answer<'_, usize> {
+        self.write(move |transaction| {
+            transaction.execute("DELETE FROM browser_sessions WHERE key_hash = ?", [key_hash])
+        })
+    }
+
+    fn prune_browser_sessions(&self, before: Time, limit: usize) -> Answer<'_, usize> {
+        self.write(move |transaction| {
+            transaction.execute(
+                "DELETE FROM browser_sessions WHERE id IN (
+                     SELECT id FROM browser_sessions WHERE expires_at < ? ORDER BY expires_at LIMIT ?)",
+                (Col(before), limit as i64),
+            )
+        })
+    }
+}
+
+fn read(row: &Row<'_>) -> rusqlite::Result<BrowserSession> {
+    Ok(BrowserSession {
+        id: row.get(0)?,
+        key_hash: row.get(1)?,
+        created_at: get(row, 2)?,
+        expires_at: get(row, 3)?,
+    })
+}
