@@ -89,6 +89,7 @@ impl Unreachable {
             Self::HostDenied | Self::HostNotListed => "host",
             Self::PortNotListed(_) | Self::PortNotHttp(_) => "port",
             Self::PlainHttp => "scheme",
+            Self::OwnHost | Self::Localhost => "host",
         }
     }
 

@@ -90,7 +90,7 @@ pub fn delivery_cursor(text: &str) -> Option<String> {
 
 /// The session's cookie among headers.
 pub fn session_cookie(headers: &HeaderMap) -> Option<&str> {
-    cookie::session(headers)
+    cookie::session(headers, false)
 }
 
 /// The webhook of a document, not checked against the operator's rules.

@@ -26,6 +26,5 @@ pub(crate) use self::gates::Counted;
 pub use self::{
     audit::*, browser_sessions::*, claim::*, clock::*, dead::*, deliveries::*, event_types::*, figures::*,
     gates::*, history::*, keeping::*, mail_addresses::*, nodes::*, notices::*, operations::*, publish::*,
-    record::*, redrive::*,
-    tenancy::*, unsubscribed::*, webhooks::*,
+    record::*, redrive::*, tenancy::*, unsubscribed::*, webhooks::*,
 };

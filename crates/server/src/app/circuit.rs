@@ -3,7 +3,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use redrive_core::{
-    Invalid, Time, WebhookId,
+    Invalid, TenantId, Time, WebhookId,
     breaker::{CircuitState, CircuitView},
 };
 use redrive_engine::CircuitAction;

@@ -218,8 +218,7 @@ impl App {
     ) -> Result<(), AppError> {
         let found = self.store().webhooks_by_id(ids.to_vec()).await?;
         for id in ids {
-            let own =
-                |one: &&Webhook| one.id == *id && view.sees(one) && one.state != WebhookState::Deleted;
+            let own = |one: &&Webhook| one.id == *id && view.sees(one) && one.state != WebhookState::Deleted;
             let webhook = found.iter().find(own).ok_or(AppError::NotFound("webhook"))?;
             gets_events(Some(&webhook.state))?;
         }

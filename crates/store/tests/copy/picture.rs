@@ -56,7 +56,7 @@ pub(crate) async fn of(store: &dyn Store) -> Vec<String> {
     picture.all("troubled", troubled);
     picture.all("oldest", store.oldest(None, 100).await.unwrap());
     picture.add("next notice", &store.next_notice().await.unwrap());
-    picture.add("expiring", &store.expiring(at(0), 100).await.unwrap());
+    picture.add("expiring", &store.expiring(at(0), 100, Vec::new()).await.unwrap());
     let epoch = store.join(NewNode { name: "looking".into(), ..NewNode::default() }, at(0)).await.unwrap();
     for pool in pools(store).await {
         for now in [at(0), at(60), at(150), at(100_000), later()] {

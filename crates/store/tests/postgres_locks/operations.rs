@@ -21,8 +21,9 @@ use redrive_core::{
 };
 use redrive_store::{
     ApiKey, Birth, BrowserSession, Change, Changed, Claimed, Disable, Effects, EventType, Failing, KeyClaim,
-    LaneKey, LaneRoom, MailReservation, MinuteRollup, NewEvent, NewRound, Next, Old, Operation as BulkOperation,
-    OperationOrder, OperationStep, Outcome, Published, Recorded, StoreError, Tally, Task, Tenant, Wanted,
+    LaneKey, LaneRoom, MailReservation, MinuteRollup, NewEvent, NewRound, Next, Old,
+    Operation as BulkOperation, OperationOrder, OperationStep, Outcome, Published, Recorded, StoreError,
+    Tally, Task, Tenant, Wanted,
     conformance::{FRESH, RETRY, at, closed, order},
 };
 use tokio::sync::oneshot;

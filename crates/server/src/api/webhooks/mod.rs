@@ -31,8 +31,8 @@ use super::{
     AppState,
     events::{PublishedView, TenantQuery},
     extract::{
-        Id, Json, MAX_WEBHOOK_BODY_BYTES, ManagesEndpoints, May, OptionalJson, OptionalPayloadJson, Query, Reads,
-        RotatesSecrets,
+        Id, Json, MAX_WEBHOOK_BODY_BYTES, ManagesEndpoints, May, OptionalJson, OptionalPayloadJson, Query,
+        Reads, RotatesSecrets,
     },
     page::{Page, Paging},
     preferences::AddressView,

@@ -13,8 +13,8 @@ use serde::Deserialize;
 use super::{fields::Fields, show::name_of};
 use crate::{
     api::{
-        AppState, Json, MAX_WEBHOOK_BODY_BYTES, ManagesEndpoints, May, Problem, Query, REDACTED, WebhookInput,
-        check_written,
+        AppState, Json, MAX_WEBHOOK_BODY_BYTES, ManagesEndpoints, May, Problem, Query, REDACTED,
+        WebhookInput, check_written,
     },
     app::{AppError, Capability, Scope, TenantView, event_types::MOST},
     dashboard::{

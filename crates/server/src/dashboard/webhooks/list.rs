@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use askama::Template;
 use axum::extract::State;
 use redrive_core::{
-    WebhookId,
+    TenantId, WebhookId,
     breaker::CircuitState,
     webhook::{Webhook, WebhookState},
 };

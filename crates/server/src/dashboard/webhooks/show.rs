@@ -172,7 +172,7 @@ pub(in crate::dashboard) async fn show(
     let newest = PageRequest { after: None, offset: 0, limit: RECENT };
     let recent = app.list_deliveries(looking.tenant.clone(), filter, newest).await?.found;
     let owner_email = webhook.spec.owner.as_ref().and_then(|owner| owner.email.as_deref());
-    let owner = app.address_states(looking.tenant.clone(), owner_email).await?.pop();
+    let owner = app.address_states(looking.tenant.id.clone(), owner_email).await?.pop();
     let (retry, breaker) = app.policies(&webhook.spec)?;
     let now = app.engine().clock().now();
     let filter = webhook.spec.filter.as_ref().and_then(|filter| {
