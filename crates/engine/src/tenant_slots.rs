@@ -182,13 +182,17 @@ mod tests {
     }
 
     fn slots(total: usize, per_tenant: usize) -> TenantSlots {
+        slots_with_timeout(total, per_tenant, Duration::from_secs(60))
+    }
+
+    fn slots_with_timeout(total: usize, per_tenant: usize, timeout: Duration) -> TenantSlots {
         TenantSlots::new(SlotLimits {
             total,
             per_tenant,
             factor: total,
             waiting_per_tenant: 3,
             waiting: 5,
-            timeout: Duration::from_secs(60),
+            timeout,
         })
     }
 
@@ -225,9 +229,9 @@ mod tests {
         let held = slots.try_acquire(&tenant("acme")).unwrap();
         let (order, mut served) = tokio::sync::mpsc::unbounded_channel();
         for (n, name) in ["acme", "acme", "acme", "globex"].into_iter().enumerate() {
-            let (slots, order) = (slots.clone(), order.clone());
+            let (waiting, order) = (slots.clone(), order.clone());
             tokio::spawn(async move {
-                let slot = slots.acquire(&tenant(name)).await.unwrap();
+                let slot = waiting.acquire(&tenant(name)).await.unwrap();
                 let _ = order.send(name);
                 drop(slot);
             });
@@ -248,9 +252,9 @@ mod tests {
         slots.0.state.lock().waiting
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn waiting_ends_after_the_timeout_and_leaves_nothing_behind() {
-        let slots = slots(1, 1);
+        let slots = slots_with_timeout(1, 1, Duration::from_millis(20));
         let held = slots.try_acquire(&tenant("acme")).unwrap();
         assert!(slots.acquire(&tenant("globex")).await.is_err());
         drop(held);

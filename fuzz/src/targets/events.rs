@@ -58,6 +58,7 @@ fn check_draft(draft: Draft, body: &Bytes) {
         priority: draft.priority,
         metadata: draft.metadata,
         trace: draft.trace,
+        hops: draft.hops,
     };
     if event.validate().is_err() {
         return;
