@@ -137,8 +137,7 @@ async fn the_operators_lists_hold_at_the_door_and_when_connecting() {
     let dir = tempfile::TempDir::new().unwrap();
     let file = dir.path().join("redrive.toml");
     let write = |rules: &str| {
-        let text =
-            format!("[egress]\ndns_servers = [\"{}\"]\n{rules}\n", named.dns.address());
+        let text = format!("[egress]\ndns_servers = [\"{}\"]\n{rules}\n", named.dns.address());
         std::fs::write(&file, text).unwrap();
     };
     let open = "allow_networks = [\"127.0.0.1/32\"]";
@@ -158,9 +157,7 @@ async fn the_operators_lists_hold_at_the_door_and_when_connecting() {
         (format!("{http}\n{open}\ndeny_networks = [\"127.0.0.0/8\"]"), false, None),
         (format!("{http}\n{open}\ndeny_hosts = [\"*.GOOD.test.\"]"), true, None),
         (
-            format!(
-                "{http}\n{open}\ndeny_hosts = [\"hooks.good.test\"]\nallow_hosts = [\"*.good.test\"]"
-            ),
+            format!("{http}\n{open}\ndeny_hosts = [\"hooks.good.test\"]\nallow_hosts = [\"*.good.test\"]"),
             true,
             None,
         ),

@@ -363,7 +363,8 @@ mod tests {
     #[test]
     fn refusals_of_names_are_hidden_and_those_of_literal_addresses_are_not() {
         let inside = ReachRules::default().check_address([10, 0, 0, 1].into()).unwrap_err();
-        for about_host in [inside, Unreachable::OwnListener, Unreachable::HostDenied, Unreachable::HostNotListed]
+        for about_host in
+            [inside, Unreachable::OwnListener, Unreachable::HostDenied, Unreachable::HostNotListed]
         {
             for name in ["db.internal", "db", "localhost", "xn--bcher-kva.example", "10.0.0.1.example"] {
                 assert!(about_host.is_hidden_for(name), "{about_host:?} {name}");

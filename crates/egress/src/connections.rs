@@ -121,7 +121,10 @@ mod tests {
         let second = connections.acquire(mapped, 2, SHORT).await.unwrap();
         assert!(connections.acquire(HERE, 3, SHORT).await.is_none());
         let elsewhere = "127.0.0.2".parse().unwrap();
-        assert!(connections.acquire(elsewhere, 3, SHORT).await.is_some(), "another address has its own limit");
+        assert!(
+            connections.acquire(elsewhere, 3, SHORT).await.is_some(),
+            "another address has its own limit"
+        );
         let waiting = tokio::spawn({
             let connections = connections.clone();
             async move { connections.acquire(HERE, 3, Duration::from_secs(5)).await }

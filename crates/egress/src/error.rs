@@ -151,9 +151,10 @@ fn no_connection(cause: &Cause) -> Verdict {
             SendFailure::BlockedAddress,
             "this installation sends to https:// only; change the webhook's URL",
         ),
-        Cause::AddressBusy => {
-            verdict(SendFailure::HostBusy, "too many connections to the receiver's address are open from here")
-        }
+        Cause::AddressBusy => verdict(
+            SendFailure::HostBusy,
+            "too many connections to the receiver's address are open from here",
+        ),
         Cause::NoSuchName => verdict(SendFailure::Dns, "the URL's host name has no address"),
         Cause::ResolverFailed => verdict(SendFailure::Dns, "the URL's host name could not be resolved"),
         Cause::Unreachable => verdict(SendFailure::Connect, "no connection to the receiver could be made"),

@@ -193,7 +193,8 @@ fn tenants_take_turns_however_many_webhooks_they_have() {
 
 #[test]
 fn priorities_share_by_weight_and_nobody_starves() {
-    let bounds = Bounds { max_in_flight: 1, max_items: 100_000, lane_items: 1_000, max_bytes: 1 << 30, ..BOUNDS };
+    let bounds =
+        Bounds { max_in_flight: 1, max_items: 100_000, lane_items: 1_000, max_bytes: 1 << 30, ..BOUNDS };
     let dispatch = Dispatch::new(bounds);
     let mut sent = Vec::new();
     for n in 0..240 {

@@ -1,0 +1,83 @@
+//! What all tenants together may send to one destination.
+
+// A test that cannot go on should panic.
+#![allow(clippy::unwrap_used)]
+
+use redrive_testkit::{Api, Receiver, Redrive, Setup};
+use redrive_tests::{delivery_is, delivery_of, delivery_when, id, text};
+use serde_json::{Value, json};
+
+#[tokio::test]
+async fn delivery_beyond_the_limit_of_its_host_waits_without_an_attempt() {
+    let (slow, gate) = Receiver::held(200).await;
+    let quick = Receiver::start().await;
+    let setup = Setup::new().env("REDRIVE_EGRESS_MAX_REQUESTS_PER_HOST", "2");
+    let redrive = Redrive::start_with(setup).await;
+    let api = redrive.api();
+    for n in 0..4 {
+        api.create_webhook(&slow.url(), json!({"events": [format!("slow.{n}")]})).await;
+    }
+    // The same address by another name is another host.
+    let elsewhere = quick.url().replace("127.0.0.1", "localhost");
+    api.create_webhook(&elsewhere, json!({"events": ["quick"]})).await;
+    let mut deliveries = Vec::new();
+    for n in 0..4 {
+        let event = api.publish(&format!("slow.{n}"), json!({})).await;
+        deliveries.push(delivery_of(&api, &event).await);
+    }
+    slow.wait_for(2).await;
+    let waits = |delivery: &Value| delivery["waiting_on"] == "capacity";
+    let mut waiting = 0;
+    for delivery in &deliveries {
+        let settled = |delivery: &Value| waits(delivery) || delivery["status"] == "in_flight";
+        let delivery = delivery_when(&api, id(delivery), "in flight or waiting", settled).await;
+        if waits(&delivery) {
+            waiting += 1;
+            assert_eq!(delivery["attempt_count"], 0, "{delivery:#}");
+            let explanation = text(&delivery["waiting_explanation"]);
+            assert!(explanation.contains("to the webhook's host"), "{explanation}");
+        }
+    }
+    assert_eq!((waiting, slow.count()), (2, 2));
+    let event = api.publish("quick", json!({})).await;
+    let delivery = delivery_of(&api, &event).await;
+    delivery_is(&api, id(&delivery), "delivered").await;
+    gate.open();
+    for delivery in &deliveries {
+        let delivery = delivery_is(&api, id(delivery), "delivered").await;
+        assert_eq!(delivery["attempt_count"], 1);
+    }
+}
+
+#[tokio::test]
+async fn delivery_beyond_the_connections_of_its_address_is_put_back_without_an_attempt() {
+    let (slow, gate) = Receiver::held(200).await;
+    let setup = Setup::new().env("REDRIVE_EGRESS_MAX_CONNECTIONS_PER_ADDRESS", "1");
+    let redrive = Redrive::start_with(setup).await;
+    let api = redrive.api();
+    let mut deliveries = Vec::new();
+    for host in ["127.0.0.1", "localhost"] {
+        let url = slow.url().replace("127.0.0.1", host);
+        api.create_webhook(&url, json!({"events": [host.replace('.', "-")]})).await;
+        let event = api.publish(&host.replace('.', "-"), json!({})).await;
+        deliveries.push(delivery_of(&api, &event).await);
+    }
+    slow.wait_for(1).await;
+    while !metrics_of(&api).await.lines().any(is_put_back) {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    assert_eq!(slow.count(), 1, "both names lead to one address");
+    gate.open();
+    for delivery in &deliveries {
+        let delivery = delivery_is(&api, id(delivery), "delivered").await;
+        assert_eq!(delivery["attempt_count"], 1, "waiting for a connection is no attempt");
+    }
+}
+
+async fn metrics_of(api: &Api) -> String {
+    String::from_utf8(api.get("/metrics").await.body.to_vec()).unwrap()
+}
+
+fn is_put_back(line: &str) -> bool {
+    line.starts_with("webhook_egress_host_busy_total") && !line.ends_with(" 0")
+}
