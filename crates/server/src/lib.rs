@@ -7,6 +7,8 @@ pub mod cli;
 pub mod config;
 pub mod dashboard;
 mod files;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod http;
 pub mod mail;
 mod otlp;

@@ -4,7 +4,7 @@ use std::{fmt, marker::PhantomData, net::IpAddr, str::FromStr, sync::Arc};
 
 use axum::{
     extract::{FromRequest, FromRequestParts, Request},
-    http::{Extensions, HeaderMap, StatusCode, header, request::Parts},
+    http::{Extensions, HeaderMap, StatusCode, Uri, header, request::Parts},
 };
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -242,8 +242,15 @@ impl<T: DeserializeOwned> FromRequestParts<AppState> for Query<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, Problem> {
-        let merged = parts.uri.query().and_then(merged).and_then(|query| format!("/?{query}").parse().ok());
-        match axum::extract::Query::<T>::try_from_uri(merged.as_ref().unwrap_or(&parts.uri)) {
+        Self::read(&parts.uri)
+    }
+}
+
+impl<T: DeserializeOwned> Query<T> {
+    /// Reads the query string of a URI.
+    pub(crate) fn read(uri: &Uri) -> Result<Self, Problem> {
+        let merged = uri.query().and_then(merged).and_then(|query| format!("/?{query}").parse().ok());
+        match axum::extract::Query::<T>::try_from_uri(merged.as_ref().unwrap_or(uri)) {
             Ok(query) => Ok(Self(query.0)),
             Err(rejection) => {
                 let detail = rejection.body_text();

@@ -44,7 +44,7 @@ pub(crate) use self::{
     },
     extract::{Json, Manages, May, Query, client_address},
     operations::OperationView,
-    page::Paging,
+    page::{Cursor, Paging},
     problem::{Problem, name_request},
     tenants::{TenantsQuery, named},
     webhooks::{REDACTED, WebhookInput, check_written},

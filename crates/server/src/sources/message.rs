@@ -17,16 +17,16 @@ use crate::api::{Beside, Problem, bare_payload, binary_cloudevent, document, str
 const CLOUDEVENTS: [&str; 2] = ["cloudEvents:", "cloudEvents_"];
 
 /// What a source says about all its messages.
-pub(super) struct Reading {
+pub(crate) struct Reading {
     /// Whose events they are.
-    pub(super) tenant: TenantId,
+    pub(crate) tenant: TenantId,
     /// The type of those that name none, whose body is then the payload.
-    pub(super) event_type: Option<Box<str>>,
+    pub(crate) event_type: Option<Box<str>>,
 }
 
 impl Reading {
     /// The event of a message, in the trace that its headers name.
-    pub(super) fn read(&self, properties: &BasicProperties, body: &Bytes) -> Result<Draft, Problem> {
+    pub(crate) fn read(&self, properties: &BasicProperties, body: &Bytes) -> Result<Draft, Problem> {
         let draft = self.event(properties, body)?;
         Ok(Draft { trace: trace(properties).or(draft.trace), ..draft })
     }

@@ -5,7 +5,7 @@
 
 mod amqp;
 mod figures;
-mod message;
+pub(crate) mod message;
 mod reject;
 
 use std::{sync::Arc, time::Duration};

@@ -196,7 +196,7 @@ impl WebhookInput {
         }
     }
 
-    pub(super) fn new_spec(&self) -> Result<WebhookSpec, AppError> {
+    pub(crate) fn new_spec(&self) -> Result<WebhookSpec, AppError> {
         let Some(url) = self.url.clone() else {
             return Err(Invalid::new("url", "is missing; say where events are to be sent").into());
         };
