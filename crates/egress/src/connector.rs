@@ -40,8 +40,8 @@ const MAX_TRIED: usize = 4;
 /// it is not broken. Nothing that begins later can be handed to it.
 const GRACE: Duration = Duration::from_millis(50);
 
-/// How long a connection may wait for another one to its address to be closed, where as many as allowed are open.
-/// Shorter than any request's timeout, so that the wait never counts as the receiver's failure.
+/// How long a connection may wait, over all its addresses, for another one to be closed where as many as allowed are open.
+/// Far shorter than the usual timeout of a request (30 s), so that the wait seldom counts as the receiver's failure.
 const MAX_PERMIT_WAIT: Duration = Duration::from_millis(500);
 /// A name without an address, or a refused one, is reported after a multiple of this. It covers the difference
 /// between an answer from a cache, the hosts file or a denied name, and one from a name server nearby.
@@ -263,11 +263,12 @@ impl Dialer {
     ) -> Result<(TcpStream, Permit), Cause> {
         let tried = &addresses[..addresses.len().min(MAX_TRIED)];
         // Each gets its share, so that a first address that swallows packets leaves time for the next.
-        let share = self.connect_timeout / u32::try_from(tried.len()).unwrap_or(1).max(1);
+        let parts = u32::try_from(tried.len()).unwrap_or(1).max(1);
+        let share = self.connect_timeout / parts;
+        let wait = self.connect_timeout.min(MAX_PERMIT_WAIT) / parts;
         let start = (self.stopwatch)();
         let mut reached = Err(Cause::Unreachable);
         for address in tried {
-            let wait = share.min(MAX_PERMIT_WAIT);
             let Some(permit) = self.connections.acquire(*address, owner, wait).await else {
                 reached = Err(Cause::AddressBusy);
                 continue;
