@@ -14,7 +14,7 @@ impl App {
     ) -> Result<Vec<StoredNotice>, AppError> {
         let view = tenant.into();
         let mut visible = VisiblePage::new(page);
-        while let Some(page) = visible.next() {
+        while let Some(page) = visible.next_page() {
             let mut found = self.store().list_notices(view.id.clone(), page).await?;
             let (count, last) = (found.len(), found.last().map(|one| one.notice.id));
             if view.tenant_managed_only {

@@ -152,7 +152,7 @@ impl App {
     ) -> Result<Vec<Operation>, AppError> {
         let view = tenant.into();
         let mut visible = VisiblePage::new(page);
-        while let Some(page) = visible.next() {
+        while let Some(page) = visible.next_page() {
             let found = self.store().list_operations(view.id.clone(), page).await?;
             let (count, last) = (found.len(), found.last().map(|one| one.id));
             visible.add(count, last, self.visible_operations(&view, found).await?);

@@ -65,7 +65,7 @@ impl<T, C: Copy> VisiblePage<T, C> {
     }
 
     /// The page to read next. Returns `None` once this one is full or nothing follows.
-    pub(super) fn next(&mut self) -> Option<PageRequest<C>> {
+    pub(super) fn next_page(&mut self) -> Option<PageRequest<C>> {
         self.next.take()
     }
 

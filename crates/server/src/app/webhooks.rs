@@ -233,7 +233,7 @@ impl App {
     ) -> Result<Vec<Webhook>, AppError> {
         let view = tenant.into();
         let mut visible = VisiblePage::new(page);
-        while let Some(page) = visible.next() {
+        while let Some(page) = visible.next_page() {
             let mut found = self.store().list_webhooks(view.id.clone(), page).await?;
             let (count, last) = (found.len(), found.last().map(|webhook| webhook.id));
             found.retain(|webhook| view.sees(webhook));
