@@ -224,7 +224,7 @@ fn cases() -> Vec<Case> {
         case(
             "unevaluatedItems",
             json!({"anyOf": [{"prefixItems": [true]}, {"contains": {"type": "integer"}}], "unevaluatedItems": {"type": "integer"}}),
-            ones.clone(),
+            ones,
         ),
         case(
             "unevaluatedProperties",
