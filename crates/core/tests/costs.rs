@@ -18,8 +18,9 @@ use redrive_core::{
 };
 use serde_json::{Value, json};
 
-/// How many times as long as plain rules a unit of any keyword may take. Builds without optimization differ more.
-const MAX_FACTOR: f64 = 12.0;
+/// How many times as long as plain rules a unit of any keyword may take. Builds without optimization differ more, since
+/// some of the code is ours and some of it comes with the compiler.
+const MAX_FACTOR: f64 = if cfg!(debug_assertions) { 100.0 } else { 12.0 };
 const BYTES: usize = 96 * 1024;
 
 struct Case {
@@ -223,7 +224,7 @@ fn cases() -> Vec<Case> {
         case(
             "unevaluatedItems",
             json!({"anyOf": [{"prefixItems": [true]}, {"contains": {"type": "integer"}}], "unevaluatedItems": {"type": "integer"}}),
-            ones.clone(),
+            ones,
         ),
         case(
             "unevaluatedProperties",
@@ -295,10 +296,10 @@ fn worst_filters_cost_what_their_work_says() {
     let values: Vec<_> = (0..200).map(|n| format!("{}{n}", "x".repeat(60))).collect();
     let one = json!({"path": "/a", "exists": true});
     let cases = [
-        ("plain", one.clone(), format!("{{\"a\":\"{}\"}}", "x".repeat(60_000))),
+        ("plain list", json!({"path": "/5", "eq": 1}), format!("[{}1]", "1,".repeat(30_000))),
+        ("long text", one.clone(), format!("{{\"a\":\"{}\"}}", "x".repeat(60_000))),
         ("many conditions", many.clone(), deep("1")),
         ("deep and large", many, deep(&format!("\"{}\"", "x".repeat(60_000)))),
-        ("list", json!({"path": "/5", "eq": 1}), format!("[{}1]", "1,".repeat(30_000))),
         ("lists of lists", json!({"path": "/0/0/0", "eq": 1}), format!("[[[{}1]]]", "1,".repeat(30_000))),
         ("members", one.clone(), {
             let members: Vec<_> = (0..8_000).map(|n| format!("\"{n}\":0")).collect();

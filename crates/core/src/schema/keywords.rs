@@ -62,11 +62,11 @@ impl Decimal {
         let (value, modulus) = (u128::from(self.digits), u128::from(divisor.digits));
         let shift = self.exponent - divisor.exponent;
         if shift >= 0 {
-            return value % modulus * power_of_ten(shift.unsigned_abs(), modulus) % modulus == 0;
+            return (value % modulus * power_of_ten(shift.unsigned_abs(), modulus)).is_multiple_of(modulus);
         }
         // 20 digits do not fit into the value, so it has no such factor.
         let places = shift.unsigned_abs();
-        places < 20 && value % (modulus * 10_u128.pow(places)) == 0
+        places < 20 && value.is_multiple_of(modulus * 10_u128.pow(places))
     }
 }
 
