@@ -24,6 +24,7 @@ fn corpus_has_a_folder_for_every_target_and_no_other() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     let mut names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
-    (folders.sort(), names.sort());
+    folders.sort();
+    names.sort();
     assert_eq!(folders, names);
 }

@@ -448,6 +448,9 @@ async fn operator_managed_webhook_does_not_exist_for_portal_sessions() {
     assert!(!String::from_utf8_lossy(&history.body).contains(&dead_hidden));
 }
 
+/// A page, a text, and whether the page shows it.
+type Offer<'a> = (&'a str, &'a str, bool);
+
 #[tokio::test]
 async fn portal_pages_offer_what_the_session_may_do() {
     let redrive = Redrive::start().await;
@@ -468,7 +471,7 @@ async fn portal_pages_offer_what_the_session_may_do() {
     let webhook_page = format!("{base}/webhooks/{}", id(&shown));
     let form = format!("{webhook_page}/edit");
     let delivery_page = format!("{base}/deliveries/{dead_shown}");
-    let cases: [(Value, [(&str, &str, bool); 6]); 3] = [
+    let cases: [(Value, [Offer<'_>; 6]); 3] = [
         (
             json!(["view"]),
             [

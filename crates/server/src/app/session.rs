@@ -137,7 +137,7 @@ impl App {
     pub async fn begin_session(&self, key_hash: [u8; 32]) -> Result<String, AppError> {
         let (now, secret) = (self.engine.clock().now(), Zeroizing::new(clock::secret_bytes()));
         let session = BrowserSession {
-            id: Sha256::digest(&*secret).into(),
+            id: Sha256::digest(secret.as_slice()).into(),
             key_hash,
             created_at: now,
             expires_at: now + SESSION_LIFETIME,

@@ -123,7 +123,6 @@ impl MailAddresses for Postgres {
     }
 
     fn reserve_mail(&self, reservation: MailReservation) -> Answer<'_, ReserveResult> {
-        let reservation = reservation;
         Box::pin(async move {
             let reservation = &reservation;
             self.write(|tx| async move { reserve(&tx, reservation).await }).await
