@@ -18,6 +18,9 @@ use serde_json::{Value, json};
 /// How long a health check may take beside expensive work. Test binaries are not optimized and share the machine.
 const MAX_HEALTH_WAIT: Duration = Duration::from_millis(1_500);
 
+/// The most units of work that one check may do on a runtime thread.
+const MAX_INLINE_WORK: u64 = 1 << 18;
+
 /// A new tenant, and a client with a key of its own.
 async fn tenant(api: &Api, name: &str) -> Api {
     api.post("/v1/tenants", json!({"id": name})).await.expect(201);
@@ -102,6 +105,13 @@ async fn health_answers_while_a_tenant_publishes_the_worst_payloads() {
     stop.store(true, Relaxed);
     let longest = health.await.unwrap();
     println!("longest health check {longest:?}, slowest publish of another tenant {slowest:?}");
+    // A check beyond the limit of work runs on a thread of its own, so no poll of the runtime does more than that.
+    acme.post("/v1/event-types", json!({"name": "small", "schema": {"type": "number"}})).await.expect(201);
+    for _ in 0..2 {
+        acme.publish("small", json!(1)).await;
+    }
+    let inline = metric(&api, "redrive_inline_work_max").await;
+    assert!((1..=MAX_INLINE_WORK).contains(&inline), "{inline} units on the runtime");
     assert!(longest < MAX_HEALTH_WAIT, "{longest:?}");
     assert!(slowest < 2 * MAX_HEALTH_WAIT, "{slowest:?}");
 }
@@ -176,11 +186,16 @@ async fn verification_does_not_wait_for_tarpits_of_another_tenant() {
     assert!(tarpit.connections() <= 16, "{} endpoints of one tenant were asked", tarpit.connections());
 }
 
+/// The value of a metric without labels.
+async fn metric(api: &Api, name: &str) -> u64 {
+    let text = String::from_utf8(api.get("/metrics").await.body.to_vec()).unwrap();
+    let line = text.lines().find(|line| line.starts_with(&format!("{name} "))).unwrap();
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
 /// Reads of the store so far.
 async fn reads(api: &Api) -> u64 {
-    let text = String::from_utf8(api.get("/metrics").await.body.to_vec()).unwrap();
-    let line = text.lines().find(|line| line.starts_with("redrive_store_reads_total")).unwrap();
-    line.rsplit(' ').next().unwrap().parse().unwrap()
+    metric(api, "redrive_store_reads_total").await
 }
 
 #[tokio::test]

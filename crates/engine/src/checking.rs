@@ -120,11 +120,6 @@ impl Engine {
     ) -> Result<T, StoreError> {
         self.0.run_on_thread(tenant, job).await
     }
-
-    /// The most work of one check that was done on a runtime thread since the start.
-    pub fn largest_inline_work(&self) -> u64 {
-        self.0.largest_inline_work.load(Ordering::Relaxed)
-    }
 }
 
 impl Inner {
@@ -142,7 +137,9 @@ impl Inner {
         if work > MAX_INLINE_WORK {
             return Ok(self.run_on_thread(tenant, job).await?);
         }
-        self.largest_inline_work.fetch_max(work, Ordering::Relaxed);
+        if work > self.largest_inline_work.fetch_max(work, Ordering::Relaxed) {
+            self.metrics.largest_inline_work.set(i64::try_from(work).unwrap_or(i64::MAX));
+        }
         if let Some(batch) = batch {
             batch.add_inline_work(work);
         }

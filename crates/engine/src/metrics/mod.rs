@@ -185,6 +185,8 @@ pub struct Metrics {
     rate_limit_hits: Counter,
     egress_refused: Family<ReasonLabel, Counter>,
     pub(crate) host_busy: Counter,
+    /// The most work of one check that was done on a runtime thread.
+    pub(crate) largest_inline_work: Gauge,
     recovered: Family<KindLabel, Counter>,
     faults: [Counter; 3],
     /// Tries to tell owners.
@@ -242,6 +244,7 @@ impl Metrics {
             rate_limit_hits: Counter::default(),
             egress_refused: Family::default(),
             host_busy: Counter::default(),
+            largest_inline_work: Gauge::default(),
             faults: Fault::ALL.map(|fault| faults.get_or_create(&KindLabel { kind: fault.name() }).clone()),
             notices: Notices::new(registry),
             pruned: Family::default(),
@@ -305,6 +308,11 @@ impl Metrics {
             "webhook_egress_host_busy",
             "Deliveries that were put back because their address had as many connections as it may have",
             self.host_busy.clone(),
+        );
+        registry.register(
+            "redrive_inline_work_max",
+            "The most work of one check that was done on a runtime thread since the start",
+            self.largest_inline_work.clone(),
         );
         registry.register(
             "webhook_delivery_duration_seconds",

@@ -163,7 +163,7 @@ impl App {
         };
         let old = webhook.spec.clone();
         let supplied = write(&mut webhook.spec)?;
-        self.check(by, &webhook.spec, id.map(|_| &old))?;
+        self.check(by, &webhook.spec, Some(&old))?;
         if id.is_some() {
             must_supply_credentials(&old, &webhook.spec, &supplied)?;
         }

@@ -59,6 +59,7 @@ fn is_span(key: &str) -> bool {
             "secrets.rotate_after",
             "audit.retention",
             "events.idempotency_window",
+            "limits.caps.min_retry_delay",
             "retry.schedule",
             "retry.give_up_after",
             "webhooks.disable_after",
