@@ -73,11 +73,11 @@ story(async (stage) => {
     visitor.allow(/status of 409/);
     await page.goto(`/dashboard/login#${other.key}`);
     await page.getByRole("heading", { name: "Switch sessions?" }).waitFor();
-    await page.getByText("logged in as admin").waitFor();
+    await page.getByText("This browser is logged in as").waitFor();
     assert.ok(!(await page.content()).includes(other.key));
     await page.getByRole("link", { name: "Stay logged in as admin" }).click();
     await page.goto("/dashboard/session");
-    await page.getByText("logged in as admin").waitFor();
+    await page.getByText("This browser is logged in as").waitFor();
     await page.goto(`/dashboard/login#${other.key}`);
     await page.getByRole("button", { name: "Switch to somebody else" }).click();
     await page.getByRole("navigation", { name: "Rooms" }).waitFor();

@@ -3,7 +3,8 @@
 const { assert, follow, story } = require("./lib");
 
 story(async (stage) => {
-  const receiver = await stage.receiver();
+  // Portal sessions verify their webhooks, so the receiver sends challenges back.
+  const receiver = await stage.receiver(({ body }) => ({ status: 200, body: JSON.parse(body).challenge ?? "" }));
   const webhooks = {};
   for (const tenant of ["acme", "globex"]) {
     await stage.api("POST", "/v1/tenants", { id: tenant });
@@ -63,8 +64,11 @@ story(async (stage) => {
     await page.getByLabel("URL", { exact: true }).fill(receiver.url);
     await page.getByLabel("Event types", { exact: true }).fill("acme.*");
     await page.getByRole("button", { name: "Make the webhook" }).click();
-    await page.getByRole("button", { name: "Send a test event" }).click();
+    await follow(page, page.getByRole("link", { name: "To the webhook" }));
+    await page.getByRole("button", { name: "Send a test" }).click();
+    await page.getByRole("dialog").getByRole("button", { name: "Send", exact: true }).click();
     await page.getByText(/Delivered: it answered 200/).waitFor();
+    await page.getByRole("dialog").getByRole("button", { name: "Close" }).click();
     await follow(page, rooms.getByRole("link", { name: "Event types" }));
     await page.getByRole("heading", { name: "Event types" }).waitFor();
     assert.equal(await page.getByRole("link", { name: /Publish|Register/ }).count(), 0);

@@ -127,6 +127,7 @@ async fn a_request_has_every_header_and_the_envelope() {
         ("x-idempotency-key", "my-key"),
         ("x-team", "payments"),
         ("authorization", "Bearer s3cret"),
+        ("redrive-hops", "1"),
     ] {
         assert_eq!(arrival.header(name), Some(value), "{name}");
         assert_eq!(arrival.headers.iter().filter(|(own, _)| own == name).count(), 1, "{name} once");
@@ -138,7 +139,7 @@ async fn a_request_has_every_header_and_the_envelope() {
     assert!(arrival.header("webhook-signature").unwrap().starts_with("v1,"));
     assert!(arrival.header("x-webhook-signature").unwrap().starts_with(&format!("t={unix},v1=")));
     let known = ["webhook-timestamp", "webhook-signature", "x-webhook-timestamp", "x-webhook-signature"];
-    assert_eq!(arrival.headers.len(), 12 + known.len(), "and no other: {:?}", arrival.headers);
+    assert_eq!(arrival.headers.len(), 13 + known.len(), "and no other: {:?}", arrival.headers);
 
     let body = std::str::from_utf8(&arrival.body).unwrap();
     let timestamp = text(&event["timestamp"]);

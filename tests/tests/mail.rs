@@ -336,7 +336,7 @@ async fn notifications_beyond_the_budget_of_a_tenant_are_listed_as_suppressed() 
     let listed = api.eventually("two are suppressed", "/v1/notifications", suppressed).await;
     let errors = listed["data"].to_string();
     assert!(errors.contains("smtp.max_per_hour_per_tenant"), "{errors}");
-    assert_eq!(smtp.mails().len(), 2);
+    assert_eq!(smtp.wait_for(2).await.len(), 2);
     let metrics = api.get("/metrics").await;
     let metrics = String::from_utf8(metrics.body.to_vec()).unwrap();
     assert!(metrics.contains("redrive_notices_total{channel=\"mail\",fate=\"suppressed\"} 2"), "{metrics}");

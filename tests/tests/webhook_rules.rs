@@ -47,6 +47,10 @@ async fn changed_origin_needs_its_credentials_again() {
             assert!(text(&problem["detail"]).contains(field), "{change}: {problem}");
         }
     }
+    // A second spelling of a name does not restore the stored value.
+    let twice = json!({"X-Api-Key": "known", "x-api-key": "[redacted]"});
+    let problem = api.patch(&path, json!({"url": url, "headers": twice, "auth": null})).await.expect(400);
+    assert_eq!(problem["field"], "headers.x-api-key", "{problem}");
     // What is wrong with the URL itself is reported first.
     for bad in ["no url", "ftp://example.com/", "http://user@example.com/"] {
         let problem = api.patch(&path, json!({"url": bad})).await.expect(400);
@@ -316,9 +320,13 @@ async fn portal_session_must_verify_and_cannot_raise_limits() {
         json!({"retry_config": {"max_attempts": 11, "base_delay_ms": 60000}}),
         json!({"retry_config": {"timeout_ms": 30001}}),
         json!({"retry_config": {"schedule": [0, "10ms"]}}),
+        json!({"circuit_breaker_config": {"enabled": false}}),
     ] {
         limited.patch(&path, &raised).await.expect(403);
     }
+    let circuit = format!("{path}/circuit-breaker");
+    limited.patch(&circuit, json!({"action": "force_close"})).await.expect(403);
+    limited.patch(&circuit, json!({"action": "reset"})).await.expect(200);
     limited.patch(&path, json!({"max_in_flight": 2, "retry_config": {"max_attempts": 3}})).await.expect(200);
     // The operator decides otherwise, and what the operator gave stays.
     let given = json!({"max_in_flight": 50, "verify_url": false});

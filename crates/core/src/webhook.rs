@@ -333,7 +333,15 @@ impl Webhook {
         }
         let spec = &self.spec;
         let is_verified = !spec.verify_url || spec.verified_url.as_ref() == Some(&spec.url);
+        let pending = old.map(|old| &old.state).filter(|_| !moved);
         match self.state {
+            // Enabling a webhook that waits for its echo must not send another challenge: the pause between two
+            // challenges would not hold.
+            WebhookState::Active
+                if !is_verified && matches!(pending, Some(WebhookState::PendingVerification(_))) =>
+            {
+                self.state = pending.cloned().unwrap_or(WebhookState::Active);
+            }
             WebhookState::Active if !is_verified => {
                 self.state = WebhookState::PendingVerification(Verification::begin(now, keeps_events));
             }

@@ -18,6 +18,8 @@ pub(crate) const EXPIRED: &str = "expired";
 const LOOK: Duration = Duration::from_secs(30);
 /// Webhooks looked at, and deliveries ended, in one step.
 const STEP: usize = 500;
+/// How long a challenge waits when the host of its URL has no free slot.
+const HOST_BUSY_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 impl Inner {
     /// Gives up on what has waited for too long, whatever held it back.
@@ -97,6 +99,7 @@ impl Inner {
     async fn expire_webhooks(self: &Arc<Self>) -> Result<Option<Time>, StoreError> {
         // Tenants that have no slot left for verifications: theirs must not hide those of others behind them.
         let mut without_slot: Vec<TenantId> = Vec::new();
+        let mut retry_at: Option<Time> = None;
         loop {
             let now = self.clock.now();
             let found = self.store.expiring(now, STEP, without_slot.clone()).await?;
@@ -109,6 +112,8 @@ impl Inner {
                 match self.expire_webhook(&tenant, webhook, now).await {
                     Ok(VerifyResult::Done) => done += 1,
                     Ok(VerifyResult::NoSlot) => without_slot.push(tenant),
+                    // Nothing wakes this loop when a slot of the host is free.
+                    Ok(VerifyResult::HostBusy) => retry_at = Some(now + HOST_BUSY_RETRY_DELAY),
                     Ok(VerifyResult::NotDue) => {}
                     // Too many reads of its tenant run at the moment.
                     Err(StoreError::Busy(_)) => {}
@@ -122,7 +127,7 @@ impl Inner {
             // What is left is for other nodes, or for later.
             let may_hide_others = is_full && without_slot.len() > known;
             if done == 0 && !may_hide_others {
-                return Ok(found.next);
+                return Ok(found.next.into_iter().chain(retry_at).min());
             }
         }
     }

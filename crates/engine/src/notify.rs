@@ -352,7 +352,8 @@ impl Inner {
     ) -> Result<Told, StoreError> {
         let notice = &stored.notice;
         let nobody = Ok(Told::Over(Telling::Nobody, None));
-        if webhook.is_some_and(|webhook| is_operational(&webhook.spec.events)) {
+        // Portal sessions read the tenant's events, and must not see webhooks that the operator manages.
+        if webhook.is_some_and(|one| is_operational(&one.spec.events) || one.spec.is_operator_managed()) {
             return nobody;
         }
         let Some(tenant) = self.store.tenant(notice.tenant.clone()).await? else { return nobody };

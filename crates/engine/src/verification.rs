@@ -62,6 +62,8 @@ pub(crate) enum VerifyResult {
     Done,
     /// All slots that the tenant may have are in use.
     NoSlot,
+    /// The host of its URL has as many requests in flight as it may have.
+    HostBusy,
     /// There is nothing to do here and now.
     NotDue,
 }
@@ -84,8 +86,7 @@ impl Inner {
             return Ok(VerifyResult::NotDue);
         }
         let Some(slot) = self.verifying.try_acquire(tenant) else { return Ok(VerifyResult::NoSlot) };
-        // A challenge whose host is full is tried again as well.
-        let Some(host_slot) = self.take_host_slot(tenant, webhook) else { return Ok(VerifyResult::NoSlot) };
+        let Some(host_slot) = self.take_host_slot(tenant, webhook) else { return Ok(VerifyResult::HostBusy) };
         let asks = |webhook: &mut Webhook| {
             let WebhookState::PendingVerification(verification) = &webhook.state else { return Err(()) };
             if verification.next > now {

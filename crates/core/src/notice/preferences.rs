@@ -67,6 +67,12 @@ pub struct Notifications {
 }
 
 impl Notifications {
+    /// The preferences for notifications about a webhook that the operator manages. Portal sessions can change the
+    /// tenant's addresses and muted kinds and must not see that webhook, so neither applies to it.
+    pub fn for_operator_webhook(&self) -> Self {
+        Self { language: self.language, ..Self::default() }
+    }
+
     /// Whether nothing of it was decided.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

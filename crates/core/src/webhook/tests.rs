@@ -247,6 +247,8 @@ fn nothing_is_active_with_a_url_that_has_not_echoed() {
     assert_eq!(after(waits.clone(), Some(&waits)), older(true));
     assert_eq!(after(to_verify(older(true), "c", Some("a")), Some(&waits)), pending(true));
     assert_eq!(after(to_verify(older(true), "a", Some("a")), Some(&waits)), Active);
+    let enabled = to_verify(Active, "b", Some("a"));
+    assert_eq!(after(enabled, Some(&waits)), older(true), "enabling sends no further challenge");
     let mut careless = waits.clone();
     careless.spec.verify_url = false;
     assert_eq!(after(careless, Some(&waits)), Active);

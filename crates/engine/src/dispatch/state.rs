@@ -357,7 +357,8 @@ impl State {
                 Waking::Tenant(place)
             }
             // A full host blocks no one here: lanes wait for it in `hosts`.
-            Scope::Host | Scope::Node => {
+            Scope::Host => return,
+            Scope::Node => {
                 self.blocked_until = Some(until);
                 self.give_turns(webhook);
                 Waking::Node

@@ -139,7 +139,13 @@ impl App {
         if view.tenant_managed_only {
             let named = operations.iter().flat_map(|one| one.order.selection.webhook_ids.iter().copied());
             let seen = self.names(view, named.collect()).await?;
-            operations.retain(|one| one.order.selection.webhook_ids.iter().all(|id| seen.contains_key(id)));
+            // An operation that names no webhook works on those that the caller does not see as well, unless it was
+            // started with this restriction.
+            operations.retain(|one| {
+                let selection = &one.order.selection;
+                let ids = &selection.webhook_ids;
+                selection.tenant_managed_only || !ids.is_empty() && ids.iter().all(|id| seen.contains_key(id))
+            });
         }
         Ok(operations)
     }

@@ -113,6 +113,10 @@ impl App {
         if !by.is_capable(Capability::Limits) {
             return forbid(field, "needs the capability \"limits\" to change this");
         }
+        let breaker = &spec.circuit_breaker_config;
+        if *breaker != old.circuit_breaker_config && *breaker != default.circuit_breaker_config {
+            return forbid("circuit_breaker_config", "may only set it back to the server's default");
+        }
         let registry = self.engine.registry();
         let new = registry.effective_limits(spec)?;
         // Limits that are stored and cannot be resolved any more are not in force either.

@@ -105,7 +105,11 @@ impl Mails {
     pub async fn post(&self, notice: &Notice, webhook: Option<&Webhook>) -> Result<Posted, StoreError> {
         let Some(tenant) = self.store.tenant(notice.tenant.clone()).await? else { return Ok(Posted::Nobody) };
         let owner = webhook.and_then(|webhook| webhook.spec.owner.as_ref());
-        let wishes = Wishes { tenant: &tenant.rules.notifications, owner };
+        let preferences = match webhook.is_some_and(|webhook| webhook.spec.is_operator_managed()) {
+            true => tenant.rules.notifications.for_operator_webhook(),
+            false => tenant.rules.notifications,
+        };
+        let wishes = Wishes { tenant: &preferences, owner };
         let all = wishes.recipients(notice.kind, &[]);
         let gone = self.store.unsubscribed(notice.tenant.clone(), notice.kind, all).await?;
         let recipients = wishes.recipients(notice.kind, &gone);

@@ -114,7 +114,10 @@ fn header<'a>(properties: &'a BasicProperties, wanted: &'static str) -> Result<O
 
 /// How many deliveries of Redrive a message came through, as a text or a number.
 fn hops_of(properties: &BasicProperties) -> Result<u8, Invalid> {
-    let Some((_, value)) = headers(properties).find(|(name, _)| *name == hops::HEADER) else { return Ok(0) };
+    let Some((_, value)) = headers(properties).find(|(name, _)| name.eq_ignore_ascii_case(hops::HEADER))
+    else {
+        return Ok(0);
+    };
     let number = match value {
         AMQPValue::ShortShortInt(number) => i64::from(*number),
         AMQPValue::ShortShortUInt(number) => i64::from(*number),
@@ -123,7 +126,9 @@ fn hops_of(properties: &BasicProperties) -> Result<u8, Invalid> {
         AMQPValue::LongInt(number) => i64::from(*number),
         AMQPValue::LongUInt(number) => i64::from(*number),
         AMQPValue::LongLongInt(number) => *number,
-        _ => return hops::parse(header(properties, hops::HEADER)?.unwrap_or_default()),
+        AMQPValue::LongString(text) => return hops::parse(&String::from_utf8_lossy(text.as_bytes())),
+        AMQPValue::ShortString(text) => return hops::parse(text.as_str()),
+        _ => return Err(Invalid::new(format!("header {}", hops::HEADER), "must be a number")),
     };
     hops::parse(&number.to_string())
 }

@@ -384,7 +384,11 @@ async fn in_order(mut under_way: Vec<UnderWay>, batch: &BatchProgress) -> Vec<Re
         while let Some(item) = under_way.get_mut(next) {
             if let UnderWay::Publishing(publishing) = item {
                 match publishing.as_mut().poll(context) {
-                    Poll::Ready(result) => *item = UnderWay::Over(result),
+                    Poll::Ready(result) => {
+                        // What it handed over must not let the next event pass one that is still being checked.
+                        batch.take_handed_over();
+                        *item = UnderWay::Over(result);
+                    }
                     Poll::Pending if batch.take_handed_over() => {}
                     Poll::Pending => return Poll::Pending,
                 }

@@ -144,6 +144,10 @@ pub(super) async fn act(
     Query(query): Query<TenantQuery>,
     Json(input): Json<CircuitInput>,
 ) -> Result<axum::Json<CircuitView>, Problem> {
+    if matches!(input.action, Some(Action::ForceClose)) {
+        // A circuit that is forced closed lets requests through that the operator's limits would stop.
+        caller.must_not_be_session()?;
+    }
     let named = input.tenant_id.as_deref().or(query.tenant_id.as_deref());
     let tenant = app.acts_for(&caller, named).await?;
     let action = |now| input.action(&caller.name, now);

@@ -1,6 +1,6 @@
 //! What people write about a webhook, and how it is applied to one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use redrive_core::{
     Invalid, Time,
@@ -273,7 +273,13 @@ fn unredacted(
     given: &BTreeMap<String, String>,
     known: &BTreeMap<String, Hidden>,
 ) -> Result<BTreeMap<String, Hidden>, AppError> {
-    // Header names mean the same in any case.
+    // Header names mean the same in any case. A name given twice, once with a value and once redacted, would count as
+    // supplied and restore the stored value.
+    let mut seen = BTreeSet::new();
+    if let Some(twice) = given.keys().find(|name| !seen.insert(name.to_ascii_lowercase())) {
+        let field = format!("headers.{}", twice.escape_debug());
+        return Err(Invalid::new(field, "is given twice; header names mean the same in any case").into());
+    }
     let lower = |(name, value): (&String, &String)| (name.to_ascii_lowercase(), value.clone());
     let value = |(name, value): (String, String)| match (value.as_str(), known.get(&name)) {
         (REDACTED, Some(known)) => Ok((name, known.clone())),
