@@ -318,8 +318,10 @@ async fn a_429_holds_the_whole_webhook_back() {
 async fn hung_endpoints_of_one_tenant_cost_another_nothing() {
     let (hung, gate) = Receiver::held(200).await;
     let healthy = Receiver::start().await;
-    // All endpoints of the tenant are on one host, whose limit is not what this test is about.
-    let setup = Setup::new().env("REDRIVE_EGRESS_MAX_REQUESTS_PER_HOST", "0");
+    // All endpoints of the tenant are on one host, whose limits are not what this test is about.
+    let setup = Setup::new()
+        .env("REDRIVE_EGRESS_MAX_REQUESTS_PER_HOST", "0")
+        .env("REDRIVE_EGRESS_MAX_CONNECTIONS_PER_ADDRESS", "0");
     let redrive = Redrive::start_with(setup).await;
     let api = redrive.api();
     api.post("/v1/tenants", json!({"id": "other"})).await.expect(201);
