@@ -102,7 +102,9 @@ impl World {
         delivery_is(api, id(&delivered), "delivered").await;
         delivery_is(api, id(&dead), "dead").await;
         let pending = delivery_of(api, &waiting).await;
-        let later = json!({"start_at": "2100-01-01T00:00:00Z", "filter": {"event_types": [secret]}});
+        // It names its webhook: a portal session sees no operation that may work on the operator's webhooks.
+        let filter = json!({"event_types": [secret], "webhook_ids": [id(&webhook)]});
+        let later = json!({"start_at": "2100-01-01T00:00:00Z", "filter": filter});
         let operation = api.post("/v1/dlq/retry-batch", later).await.expect(202);
         // Names are the tenants' own: these are of one tenant alone.
         let event_type = format!("type-of-{tenant}.{number}0");

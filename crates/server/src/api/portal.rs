@@ -7,7 +7,7 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use redrive_core::{KeyId, TenantId, Time};
+use redrive_core::{Invalid, KeyId, TenantId, Time};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -92,6 +92,10 @@ async fn create(
     let lasts = input.expires_in.map_or(USUAL, |seconds| Duration::from_secs(seconds.into()));
     let base = app.base_url(reached)?;
     let capabilities = input.capabilities.unwrap_or_else(|| Capability::DEFAULT.to_vec());
+    if capabilities.len() > Capability::ALL.len() {
+        let message = format!("must name each at most once; there are {}", Capability::ALL.len());
+        return Err(Invalid::new("capabilities", message).into());
+    }
     let (key, token) = app.open_portal(&by, tenant, input.name, lasts, &capabilities).await?;
     let url = portal::link(&base, &token);
     let capabilities = Capability::from_bits(key.scopes);
