@@ -18,6 +18,8 @@ const PACKAGES: [&str; 2] = ["schemathesis==4.32.5", "hypothesis==6.170.15"];
 const CASES: u64 = 3_000;
 /// How many webhooks there are to begin with: what is deleted on the way should not be missed.
 const WEBHOOKS: usize = 100;
+/// Needs a mail server, and the server of this test has none: it is refused with 409.
+const NEEDS_MAIL: &str = "POST /v1/notification-preferences/confirmations";
 /// A tenant that stays.
 const TENANT: &str = "stays-there";
 
@@ -63,7 +65,7 @@ fn judged(tally: &Value) -> (u64, Vec<String>) {
     for (operation, statuses) in tally.as_object().unwrap() {
         let statuses = statuses.as_object().unwrap();
         made += statuses.values().map(|count| count.as_u64().unwrap()).sum::<u64>();
-        if !statuses.keys().any(|status| status.starts_with('2')) {
+        if operation != NEEDS_MAIL && !statuses.keys().any(|status| status.starts_with('2')) {
             dull.push(operation.clone());
         }
     }
