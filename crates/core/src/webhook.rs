@@ -225,7 +225,7 @@ pub struct SuppliedCredentials {
 impl WebhookSpec {
     /// The confidential fields that must come with the request which changes `old` to this: all that are sent, if
     /// requests go to another origin (scheme, host, port) than before. Values that are write-only could be read
-    /// otherwise by whoever may change the URL. The signing secret is not sent and stays.
+    /// otherwise by a caller who may change the URL. The signing secret is not sent and stays.
     pub fn missing_credentials(&self, old: &Self, supplied: &SuppliedCredentials) -> Vec<String> {
         if has_same_origin(&old.url, &self.url) {
             return Vec::new();

@@ -77,7 +77,7 @@ pub(super) struct SessionView {
 /// Open a session for a tenant
 ///
 /// With its token the tenant's webhooks and deliveries can be seen, and changed as its capabilities say. Webhooks that
-/// are managed by the operator do not exist for it. It lasts a day at the most. `url` opens the portal with it: a link to hand to somebody.
+/// are managed by the operator do not exist for it. It lasts a day at the most. `url` opens the portal with it: a link to hand to a user.
 #[utoipa::path(
     post, path = "/v1/portal-sessions", tag = "tenants", request_body = SessionCreate,
     responses((status = 201, description = "`token` and `url` are shown this once", body = SessionView), ChangeProblems),

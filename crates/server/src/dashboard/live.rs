@@ -33,7 +33,7 @@ use crate::{api::AppState, app::AppError};
 const EVERY: Duration = Duration::from_secs(2);
 /// How often somebody who sees no changes is told that there still is somebody.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
-/// How often it is checked whether the session of somebody who sees no changes is still live.
+/// How often it is checked whether the session behind a live page without changes is still live.
 const SESSION_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// The most pages that are kept alive at once on this node.
 const MOST_PAGES: usize = 500;

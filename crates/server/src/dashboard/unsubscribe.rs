@@ -1,5 +1,5 @@
 //! Ending mails by the link in one, without logging in, and undoing that: the link is the only way to either, so that
-//! nobody but the holder of the address can. Looking at the page changes nothing: scanners of mails look at every link.
+//! only the holder of the address can. Looking at the page changes nothing: scanners of mails look at every link.
 //! Mail programs that end mails by one click send what the page's button sends (RFC 8058).
 
 use askama::Template;

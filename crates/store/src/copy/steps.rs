@@ -107,7 +107,7 @@ pub(crate) fn position(name: &str) -> Option<usize> {
     STEPS.iter().position(|step| step.name == name)
 }
 
-/// Everything, in the order in which it is copied. Lanes are made anew at the end; nodes, homes and changes are of no use to
+/// Everything, in the order in which it is copied. Lanes are created again at the end; nodes, homes and changes are of no use to
 /// other nodes. Browser sessions are not copied: people log in again.
 pub(crate) const STEPS: [Step; 24] = [
     Step::of(
