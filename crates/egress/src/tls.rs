@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use rustls::{CertificateError, ClientConfig, Error, RootCertStore, crypto::aws_lc_rs};
+use rustls::{CertificateError, ClientConfig, Error, RootCertStore, crypto::ring};
 
 use crate::{Roots, error::SetupError};
 
@@ -16,7 +16,7 @@ pub(crate) fn client_config(roots: Roots) -> Result<Arc<ClientConfig>, SetupErro
         }
     }
     // The provider is named here because a process-wide default may be missing, or be another one.
-    let mut config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+    let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(SetupError::Tls)?
         .with_root_certificates(store)

@@ -9,7 +9,7 @@ use common::*;
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use redrive_core::{outcome::SendFailure, reach::ReachRules};
 use redrive_egress::{CertificateDer, Client, Config, Roots};
-use rustls::{ServerConfig, crypto::aws_lc_rs, pki_types::PrivatePkcs8KeyDer};
+use rustls::{ServerConfig, crypto::ring, pki_types::PrivatePkcs8KeyDer};
 use tokio::{
     io::AsyncWriteExt,
     sync::{Notify, mpsc},
@@ -55,7 +55,7 @@ impl Secure {
 
 fn acceptor(certificate: CertificateDer<'static>, key: &KeyPair) -> TlsAcceptor {
     let key = PrivatePkcs8KeyDer::from(key.serialize_der());
-    let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+    let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_no_client_auth()

@@ -15,4 +15,5 @@ mod otlp;
 pub mod sources;
 mod store;
 mod telemetry;
+mod upstream;
 mod vault;

@@ -12,7 +12,7 @@ use std::{
 use redrive_testkit::{PATIENCE, Redrive, Setup};
 use rustls::{
     ClientConfig, ProtocolVersion, RootCertStore, SupportedProtocolVersion,
-    crypto::aws_lc_rs,
+    crypto::ring,
     pki_types::{CertificateDer, ServerName},
     version::{TLS12, TLS13},
 };
@@ -68,7 +68,7 @@ async fn connect(
 ) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
     roots.add(trusted.clone()).unwrap();
-    let mut config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+    let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_protocol_versions(versions)
         .unwrap()
         .with_root_certificates(roots)

@@ -3,6 +3,7 @@
 //!
 //! The operator says where it is, so this is the one way out beside `egress` and the store's own.
 
+mod client;
 mod keep;
 
 use futures_util::TryStreamExt;
@@ -12,6 +13,8 @@ use object_store::{
 };
 use redrive_store::{ArchiveObject, archive::checksum};
 use serde::{Deserialize, Serialize};
+
+use client::BucketConnector;
 
 use crate::config::{self, ConfigError, Hidden, Place};
 
@@ -155,7 +158,7 @@ impl Archive {
 }
 
 fn bucket_of(config: &config::Archive, bucket: &str) -> AmazonS3Builder {
-    let mut builder = AmazonS3Builder::new().with_bucket_name(bucket);
+    let mut builder = AmazonS3Builder::new().with_bucket_name(bucket).with_http_connector(BucketConnector);
     if let Some(region) = &config.region {
         builder = builder.with_region(region);
     }

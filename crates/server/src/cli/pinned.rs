@@ -6,7 +6,7 @@ use std::{net::IpAddr, path::Path, sync::Arc};
 use rustls::{
     ClientConfig, DigitallySignedStruct, Error, SignatureScheme,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature},
+    crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
     pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject},
 };
 use tokio::net::TcpStream;
@@ -20,7 +20,7 @@ pub(super) async fn connect(
 ) -> Result<TlsStream<TcpStream>, String> {
     let certificate = CertificateDer::from_pem_file(file)
         .map_err(|error| format!("server.tls_cert: {} cannot be read: {error}", file.display()))?;
-    let provider = Arc::new(aws_lc_rs::default_provider());
+    let provider = Arc::new(ring::default_provider());
     let pinned = Arc::new(Pinned { certificate, provider: provider.clone() });
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

@@ -11,7 +11,7 @@ use std::{
 use parking_lot::RwLock;
 use rustls::{
     ServerConfig,
-    crypto::aws_lc_rs,
+    crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
     server::{ClientHello, ResolvesServerCert},
     sign::CertifiedKey,
@@ -112,7 +112,7 @@ fn certified(files: &Files, cert: &Path, key: &Path) -> Result<CertifiedKey, Tls
     // What the reader says of a key may repeat some of it.
     let private = PrivateKeyDer::from_pem_slice(&files.key)
         .map_err(|_| content("server.tls_key", key, "private key that is not encrypted", String::new()))?;
-    CertifiedKey::from_der(chain, private, &aws_lc_rs::default_provider()).map_err(TlsError::Pair)
+    CertifiedKey::from_der(chain, private, &ring::default_provider()).map_err(TlsError::Pair)
 }
 
 impl Tls {
@@ -122,7 +122,7 @@ impl Tls {
         let current = RwLock::new(Arc::new(certified(&files, cert, key)?));
         let pair = Arc::new(Pair { cert: cert.into(), key: key.into(), current });
         // The provider is named here because a process-wide default may be missing, or be another one.
-        let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(TlsError::Pair)?
             .with_no_client_auth()

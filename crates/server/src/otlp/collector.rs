@@ -1,27 +1,20 @@
 //! The way to the operator's collector: one connection, used again while it lasts. The address is the operator's
 //! own, from the settings; nothing that a tenant says is in it.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use axum::http::{HeaderName, HeaderValue};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{Request, StatusCode, client::conn::http1, header};
-use hyper_util::rt::TokioIo;
-use rustls::{
-    ClientConfig, RootCertStore,
-    crypto::aws_lc_rs,
-    pki_types::{CertificateDer, ServerName},
-};
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
-    time::timeout,
-};
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use url::{Host, Url};
+use url::Url;
 
-use crate::config::{ConfigError, Tracing};
+use crate::{
+    config::{ConfigError, Tracing},
+    upstream,
+};
 
 /// How much of an answer is read.
 const MAX_ANSWER: usize = 64 * 1024;
@@ -51,7 +44,7 @@ impl Collector {
     pub(super) fn of(settings: &Tracing) -> Result<Option<Self>, ConfigError> {
         let Some(url) = settings.url()? else { return Ok(None) };
         let tls = match url.scheme() {
-            "https" => Some(connector(settings.authorities()?).map_err(|error| ConfigError::Invalid {
+            "https" => Some(upstream::tls_connector(settings.authorities()?).map_err(|error| ConfigError::Invalid {
                 setting: "tracing.ca_file".into(),
                 reason: error.to_string(),
             })?),
@@ -119,38 +112,7 @@ impl Collector {
 
     async fn connect(&self) -> Result<http1::SendRequest<Full<Bytes>>, NotTaken> {
         let port = self.url.port_or_known_default().unwrap_or(4318);
-        let stream = match self.url.host() {
-            Some(Host::Domain(name)) => TcpStream::connect((name, port)).await,
-            Some(Host::Ipv4(address)) => TcpStream::connect((address, port)).await,
-            Some(Host::Ipv6(address)) => TcpStream::connect((address, port)).await,
-            None => return Err(later("its address has no host")),
-        };
-        let stream = stream.map_err(|error| later(&error))?;
-        let Some(tls) = &self.tls else { return handshake(stream).await };
-        let host = self.url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-        let name = ServerName::try_from(host).map_err(|error| later(&error))?;
-        handshake(tls.connect(name, stream).await.map_err(|error| later(&error))?).await
+        let host = self.url.host_str().ok_or_else(|| later("its address has no host"))?;
+        upstream::connect(host, port, self.tls.as_ref()).await.map_err(|error| later(&error))
     }
-}
-
-async fn handshake<S>(stream: S) -> Result<http1::SendRequest<Full<Bytes>>, NotTaken>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| later(&error))?;
-    tokio::spawn(connection);
-    Ok(sender)
-}
-
-fn connector(authorities: Vec<CertificateDer<'static>>) -> Result<TlsConnector, rustls::Error> {
-    let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-    for authority in authorities {
-        roots.add(authority)?;
-    }
-    // The provider is named here because a process-wide default may be missing, or be another one.
-    let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(TlsConnector::from(Arc::new(config)))
 }

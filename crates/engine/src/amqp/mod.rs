@@ -1,16 +1,19 @@
 //! The way to a RabbitMQ server that the operator configured: the URL, TLS, heartbeats, time limits. Whoever uses
 //! one decides what goes over it, and comes back by [`redrive_core::backoff`] when it is lost.
 
-use std::{fmt, io, net::TcpStream, os::fd::AsFd, sync::Arc, time::Duration};
+mod transport;
+
+use std::{fmt, io, os::fd::AsFd, sync::Arc, time::Duration};
 
 use lapin::{
     AsyncTcpStream, Connection, ConnectionProperties,
-    tcp::{AMQPUriTcpExt, OwnedTLSConfig},
     uri::{AMQPAuthority, AMQPQueryString, AMQPScheme, AMQPUri, AMQPUserInfo},
 };
 use parking_lot::Mutex;
-use tokio::time::timeout;
+use tokio::{net::TcpStream, time::timeout};
 use url::{Url, form_urlencoded};
+
+use transport::{BrokerTls, broker_runtime};
 
 /// How often each side shows that it is there; one that was silent for twice as long is gone.
 const HEARTBEAT: u16 = 10;
@@ -162,28 +165,20 @@ impl Broker {
             .with_connection_name(format!("{}: {purpose}", way.name).into())
             .with_client_property("product".into(), "Redrive".into())
             .with_client_property("version".into(), env!("CARGO_PKG_VERSION").into());
-        let socket: Arc<Mutex<Option<TcpStream>>> = Arc::default();
+        let socket: Arc<Mutex<Option<std::net::TcpStream>>> = Arc::default();
         let (kept, limit) = (socket.clone(), way.connect_timeout);
-        let runtime = lapin::runtime::default_runtime()?;
-        let own = runtime.clone();
-        let reach = async move |uri: AMQPUri, _| {
-            let encrypted = uri.scheme == AMQPScheme::AMQPS;
-            let plain = AMQPUri { scheme: AMQPScheme::AMQP, ..uri };
-            let reached = async {
-                let stream = plain.connect_with_config_async(tls.as_ref(), &own).await?;
-                if let AsyncTcpStream::Plain(stream) = &stream {
-                    stream.get_ref().set_nodelay(true)?;
-                    *kept.lock() = Some(stream.get_ref().as_fd().try_clone_to_owned()?.into());
-                }
-                match encrypted {
-                    true => stream.into_tls(&plain.authority.host, tls.as_ref()).await,
-                    false => Ok(stream),
-                }
+        let connect = async move |uri: AMQPUri, _| {
+            let connecting = async {
+                let stream = TcpStream::connect((uri.authority.host.as_str(), uri.authority.port)).await?;
+                stream.set_nodelay(true)?;
+                *kept.lock() = Some(stream.as_fd().try_clone_to_owned()?.into());
+                transport::open(stream, tls.as_ref()).await
             };
             let late = |_| Err(io::Error::from(io::ErrorKind::TimedOut));
-            timeout(limit, reached).await.unwrap_or_else(late).map_err(lapin::Error::from)
+            let stream = timeout(limit, connecting).await.unwrap_or_else(late);
+            stream.map(AsyncTcpStream::Plain).map_err(lapin::Error::from)
         };
-        let connecting = Connection::connector(way.uri(), runtime, reach, properties);
+        let connecting = Connection::connector(way.uri(), broker_runtime(), connect, properties);
         match timeout(limit, connecting).await {
             Ok(connected) => Ok(connected?),
             Err(_) => {
@@ -215,14 +210,17 @@ impl Way {
         }
     }
 
-    /// Read for each connection: the file may have been replaced.
-    fn tls(&self) -> Result<OwnedTLSConfig, BrokerError> {
-        let mut tls = OwnedTLSConfig::default();
-        if let Some(path) = &self.address.ca_file {
-            let bad = |error: io::Error| BrokerError::Certificates(path.clone(), error.to_string());
-            tls.cert_chain = Some(std::fs::read_to_string(path).map_err(bad)?);
+    /// The settings of TLS, if the URL asks for it. The file is read for each connection: it may have been replaced.
+    fn tls(&self) -> Result<Option<BrokerTls>, BrokerError> {
+        if !self.address.encrypted {
+            return Ok(None);
         }
-        Ok(tls)
+        let path = self.address.ca_file.as_deref();
+        let bad = |error: io::Error| {
+            BrokerError::Certificates(path.unwrap_or_default().to_owned(), error.to_string())
+        };
+        let authorities = path.map(std::fs::read).transpose().map_err(bad)?;
+        BrokerTls::new(&self.address.host, authorities.as_deref()).map(Some).map_err(bad)
     }
 }
 
