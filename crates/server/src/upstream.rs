@@ -17,7 +17,9 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 /// TLS that trusts the public authorities and these.
-pub(crate) fn tls_connector(authorities: Vec<CertificateDer<'static>>) -> Result<TlsConnector, rustls::Error> {
+pub(crate) fn tls_connector(
+    authorities: Vec<CertificateDer<'static>>,
+) -> Result<TlsConnector, rustls::Error> {
     let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
     for authority in authorities {
         roots.add(authority)?;

@@ -56,8 +56,16 @@ pub use redrive::{Redrive, Setup, binary};
 pub use smtp::{Arrived, Protection, Smtp};
 pub use sse::{Events, sse};
 
-/// How long a test waits for something before it fails.
-pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
+/// The name by which a test binary runs one of its tests: `module` is `module_path!()`, whose first part is the binary.
+pub fn test_name(module: &str, test: &str) -> String {
+    match module.split_once("::") {
+        Some((_, module)) => format!("{module}::{test}"),
+        None => test.to_owned(),
+    }
+}
+
+/// How long a test waits for something before it fails. Long enough for a machine that does other work as well.
+pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// A vault with a master key that everybody knows, and numbers that only look random.
 pub fn vault() -> Vault {

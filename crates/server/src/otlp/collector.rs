@@ -44,9 +44,8 @@ impl Collector {
     pub(super) fn of(settings: &Tracing) -> Result<Option<Self>, ConfigError> {
         let Some(url) = settings.url()? else { return Ok(None) };
         let tls = match url.scheme() {
-            "https" => Some(upstream::tls_connector(settings.authorities()?).map_err(|error| ConfigError::Invalid {
-                setting: "tracing.ca_file".into(),
-                reason: error.to_string(),
+            "https" => Some(upstream::tls_connector(settings.authorities()?).map_err(|error| {
+                ConfigError::Invalid { setting: "tracing.ca_file".into(), reason: error.to_string() }
             })?),
             _ => None,
         };

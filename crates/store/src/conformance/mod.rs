@@ -242,7 +242,7 @@ macro_rules! conformance_suite {
             one_node_at_a_time_has_an_order,
         }
         $crate::conformance_theme! { $open, interleaving:
-            no_order_is_broken_whatever_happens,
+            ; slow: no_order_is_broken_whatever_happens,
         }
         $crate::conformance_theme! { $open, gates:
             a_blocked_webhook_gives_nothing_until_its_time,
@@ -438,10 +438,10 @@ macro_rules! conformance_suite {
             what_is_pruned_is_packed_whole,
             an_object_stays_the_same_until_it_is_stored,
             an_object_is_of_one_day_and_bounded,
-            interrupted_at_random_nothing_is_lost_or_doubled,
+            ; slow: interrupted_at_random_nothing_is_lost_or_doubled,
         }
         $crate::conformance_theme! { $open, scale:
-            parked_deliveries_cost_a_claim_nothing,
+            ; slow: parked_deliveries_cost_a_claim_nothing,
         }
     };
 }
@@ -450,18 +450,30 @@ macro_rules! conformance_suite {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! conformance_theme {
-    ($open:ident, $theme:ident: $($case:ident),* $(,)?) => {
+    ($open:ident, $theme:ident: $($case:ident),* $(,)? $(; slow: $($slow:ident),* $(,)?)?) => {
         mod $theme {
+            $($crate::conformance_case! { super::$open, $theme::$case })*
             $(
-                #[tokio::test(flavor = "multi_thread")]
-                async fn $case() {
-                    let mut bench = $crate::conformance::Bench::new(super::$open().await).await;
-                    $crate::conformance::$theme::$case(&mut bench).await;
-                    bench.check_listings().await;
-                    bench.drain().await;
-                    bench.check_listings().await;
+                mod slow {
+                    $($crate::conformance_case! { super::super::$open, $theme::$slow })*
                 }
-            )*
+            )?
+        }
+    };
+}
+
+/// One test: the case on a store that is opened for it.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! conformance_case {
+    ($open:path, $theme:ident::$case:ident) => {
+        #[tokio::test(flavor = "multi_thread")]
+        async fn $case() {
+            let mut bench = $crate::conformance::Bench::new($open().await).await;
+            $crate::conformance::$theme::$case(&mut bench).await;
+            bench.check_listings().await;
+            bench.drain().await;
+            bench.check_listings().await;
         }
     };
 }

@@ -1,0 +1,6 @@
+//! The guarded HTTP client against real sockets.
+
+mod common;
+mod guard;
+mod receivers;
+mod tls;

@@ -1,0 +1,12 @@
+//! The engine against real stores, servers and receivers. Suites in `slow` wait, kill and restart; suites in `extended` take minutes or need unusual tools.
+
+mod broker;
+mod circuits;
+mod data_path;
+mod gates;
+mod keeping;
+mod many;
+mod order;
+mod slow;
+mod verification;
+mod world;

@@ -1,0 +1,15 @@
+//! The server and its command line as their users see them. Suites in `slow` wait, kill and restart; suites in `extended` take minutes or need unusual tools.
+
+mod bad_input;
+mod command_line;
+mod dashboard;
+mod dashboard_admin;
+mod dashboard_history;
+mod dashboard_webhooks;
+mod gates;
+mod openapi;
+mod overview;
+mod sessions;
+mod slow;
+mod status;
+mod surface;

@@ -1,0 +1,6 @@
+//! Suites that wait, kill and restart.
+
+mod mail;
+mod nodes;
+mod slow_clients;
+mod tls;

@@ -1,0 +1,312 @@
+//! Nodes on a PostgreSQL database, as their operator meets them: settings, the schema, roles, keys, outages.
+#![allow(clippy::unwrap_used, reason = "a failed test says where")]
+
+use std::{
+    process::{Command, Output},
+    time::Duration,
+};
+
+use redrive_testkit::{Api, Database, Postgres, Proxy, Receiver, Redrive, Setup};
+use serde_json::{Value, json};
+
+/// Runs a command on a database and gives what it said; it has no other settings.
+async fn redrive(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_redrive"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("REDRIVE_")) {
+        command.env_remove(name);
+    }
+    // The server that all tests share runs without fsync.
+    command.env("REDRIVE_DATABASE_ALLOW_UNSAFE_DURABILITY", "true");
+    command.args(arguments).envs(environment.iter().copied()).current_dir(std::env::temp_dir());
+    tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// What a command that must fail said.
+async fn refused(arguments: &[&str], environment: &[(&str, &str)]) -> String {
+    let output = redrive(arguments, environment).await;
+    assert_eq!(output.status.code(), Some(1), "{}{}", stdout(&output), stderr(&output));
+    stderr(&output)
+}
+
+/// A node on this database. Few connections: many tests run at once.
+fn on(database: &Database) -> Setup {
+    Setup::new()
+        .database_url(database.url())
+        .env("REDRIVE_DATABASE_WRITE_CONNECTIONS", "4")
+        .env("REDRIVE_DATABASE_READ_CONNECTIONS", "2")
+}
+
+/// The status of a call, once it is this one.
+async fn eventually(api: &Api, path: &str, status: u16, within: Duration) {
+    let wait = async {
+        while api.get(path).await.status != status {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let waited = tokio::time::timeout(within, wait).await;
+    assert!(waited.is_ok(), "{path} did not answer {status} within {within:?}");
+}
+
+#[tokio::test]
+async fn settings_that_cannot_be_say_what_to_write() {
+    let check = ["config", "check"];
+    for (url, mentions) in [
+        ("mysql://me:hunter2@db/x", "database.url: must be sqlite:PATH or postgres://"),
+        ("postgres://me:hunter2@db/x?sslmode=often", "use disable, prefer, require, verify-ca, verify-full"),
+        ("postgres://me:hun/ter2@db/x", "%2F for /"),
+    ] {
+        let said = refused(&check, &[("REDRIVE_DATABASE_URL", url)]).await;
+        assert!(said.contains(mentions) && !said.contains("ter2"), "{said}");
+    }
+    let postgres = ("REDRIVE_DATABASE_URL", "postgres://me@db/x");
+    let said = refused(&check, &[postgres, ("REDRIVE_DATABASE_PASSWORD_FILE", "/nowhere/password")]).await;
+    assert!(said.contains("database.password_file: /nowhere/password cannot be read"), "{said}");
+    let said = refused(&["serve", "--role", "worker", "--database-url", "sqlite:no.db"], &[]).await;
+    assert!(said.contains("role: is worker, but a SQLite database belongs to one process"), "{said}");
+    let said = refused(&check, &[postgres, ("REDRIVE_ROLE", "boss")]).await;
+    assert!(said.contains("write all, api or worker"), "{said}");
+    let flag = redrive(&["serve", "--role", "boss"], &[]).await;
+    assert!(stderr(&flag).contains("possible values: all, api, worker"), "{}", stderr(&flag));
+    let said = refused(&check, &[postgres, ("REDRIVE_CLUSTER_LEASE", "0.5")]).await;
+    assert!(said.contains("cluster.lease: must be from 1s to 5m"), "{said}");
+    let said = refused(&check, &[postgres, ("REDRIVE_DEV_CLOCK_SKEW", "-5s")]).await;
+    assert!(said.contains("dev.clock_skew: must be 0 outside `redrive dev`"), "{said}");
+}
+
+#[tokio::test]
+async fn the_settings_are_shown_without_passwords() {
+    let environment = [
+        ("REDRIVE_DATABASE_URL", "postgres://me:hunter2@db:5433/x?sslmode=require"),
+        ("REDRIVE_DATABASE_PASSWORD", "hunter2"),
+        ("REDRIVE_NODE", "42"),
+    ];
+    let shown = stdout(&redrive(&["config", "show", "--role", "worker"], &environment).await);
+    assert!(shown.contains("url = \"postgres://me:[redacted]@db:5433/x?sslmode=require\""), "{shown}");
+    assert!(shown.contains("role = \"worker\"\nnode = \"42\"\n"), "{shown}");
+    assert!(!shown.contains("hunter2"), "{shown}");
+}
+
+#[tokio::test]
+async fn the_schema_is_made_by_command_where_nodes_may_not() {
+    let database = Postgres::shared().await;
+    let url = database.url();
+    let by_hand = ("REDRIVE_DATABASE_MIGRATE", "false");
+    let too_early = on(&database).env(by_hand.0, by_hand.1).run_to_end().await;
+    assert_eq!(too_early.status.code(), Some(1));
+    assert!(stderr(&too_early).contains("run: redrive migrate"), "{}", stderr(&too_early));
+    let no_keys = refused(&["keys", "list", "--database-url", &url], &[]).await;
+    assert!(no_keys.contains("run: redrive migrate"), "looking changes nothing: {no_keys}");
+
+    let migrate = ["migrate", "--database-url", &url];
+    let made = redrive(&migrate, &[by_hand]).await;
+    assert!(made.status.success(), "{}", stderr(&made));
+    assert_eq!(stdout(&made), "The schema was brought from version 0 to 1.\n");
+    assert_eq!(stdout(&redrive(&migrate, &[]).await), "The schema is at version 1 already.\n");
+    let node = Redrive::start_with(on(&database).env(by_hand.0, by_hand.1)).await;
+    assert_eq!(node.api().get("/readyz").await.status, 200);
+
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("redrive.db").display().to_string();
+    let made = redrive(&["migrate", "--database-url", &format!("sqlite:{file}")], &[]).await;
+    assert_eq!(stdout(&made), format!("The schema of {file} is up to date.\n"), "{}", stderr(&made));
+}
+
+#[tokio::test]
+async fn one_node_delivers_by_itself() {
+    let (database, receiver) = (Postgres::shared().await, Receiver::start().await);
+    let setup = on(&database).env("REDRIVE_NODE", "solo").without_env("REDRIVE_ADMIN_KEY");
+    let redrive = Redrive::start_with(setup).await;
+    let kept = redrive.data_dir().join("redrive-data/admin.key");
+    let key = std::fs::read_to_string(&kept).unwrap_or_else(|error| panic!("{}: {error}", kept.display()));
+    let api = redrive.api().with_key(key.trim());
+    redrive.wait_output("The admin key is rdk_").await;
+
+    api.create_webhook(&receiver.url(), Value::Null).await;
+    let event = api.publish("order.created", json!({"order": 42})).await;
+    assert_eq!(receiver.wait_for(1).await[0].json()["data"], json!({"order": 42}));
+    let path = format!("/v1/events/{}/deliveries", event["id"].as_str().unwrap());
+    let delivered = |page: &Value| page["data"][0]["status"] == "delivered";
+    let page = api.eventually("a delivery that is over", &path, delivered).await;
+    let path = format!("/v1/deliveries/{}/attempts", page["data"][0]["id"].as_str().unwrap());
+    let attempts = api.get(&path).await.expect(200);
+    let worker = attempts["data"][0]["worker"].as_str().unwrap_or_default().to_owned();
+    assert!(worker.starts_with("solo#"), "{attempts}");
+    let figures = String::from_utf8(api.get("/metrics").await.body.to_vec()).unwrap();
+    let statements = figures.lines().find_map(|line| line.strip_prefix("redrive_store_statements_total "));
+    assert!(statements.unwrap().parse::<f64>().unwrap() > 0.0, "{figures}");
+}
+
+#[tokio::test]
+async fn roles_share_the_work() {
+    let (database, receiver) = (Postgres::shared().await, Receiver::start().await);
+    let api_node = Redrive::start_with(on(&database).role("api").env("REDRIVE_NODE", "front")).await;
+    let api = api_node.api();
+    api.create_webhook(&receiver.url(), Value::Null).await;
+    api.publish("a.b", json!(1)).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(receiver.count(), 0, "a node of this role sends nothing");
+
+    let worker = Redrive::start_with(on(&database).role("worker").env("REDRIVE_NODE", "back")).await;
+    receiver.wait_for(1).await;
+    api.publish("a.b", json!(2)).await;
+    receiver.wait_for(2).await;
+    worker.wait_output("This is node back with role worker on PostgreSQL.\n").await;
+
+    let worker = worker.api();
+    for path in ["/healthz", "/readyz", "/metrics"] {
+        assert_eq!(worker.without_key().get(path).await.status, 200, "{path}");
+    }
+    for path in ["/", "/docs/", "/openapi.json", "/v1/events", "/v1/webhooks"] {
+        let answer = worker.get(path).await;
+        assert_eq!((answer.status, answer.problem().as_str()), (404, "worker_node"), "{path}");
+        assert!(answer.json()["detail"].as_str().unwrap().contains("--role api or all"), "{path}");
+    }
+    let publish = worker.post("/v1/events", json!({"event_type": "a.b", "data": 3})).await;
+    assert_eq!((publish.status, publish.problem().as_str()), (404, "worker_node"));
+}
+
+#[tokio::test]
+async fn keys_hold_on_every_node() {
+    let database = Postgres::shared().await;
+    let url = database.url();
+    let (one, other) = (Redrive::start_with(on(&database)).await, Redrive::start_with(on(&database)).await);
+    let soon = Duration::from_secs(3);
+    let made = one.api().post("/v1/tenants/default/api-keys", json!({"name": "till"})).await.expect(201);
+    let key = made["key"].as_str().unwrap();
+    assert_eq!(one.api().with_key(key).get("/v1/events").await.status, 200, "at once where it was made");
+    eventually(&other.api().with_key(key), "/v1/events", 200, soon).await;
+    let path = format!("/v1/tenants/default/api-keys/{}", made["id"].as_str().unwrap());
+    assert_eq!(other.api().delete(&path).await.status, 204);
+    assert_eq!(other.api().with_key(key).get("/v1/events").await.status, 401, "at once where it was revoked");
+    eventually(&one.api().with_key(key), "/v1/events", 401, soon).await;
+
+    let made = redrive(&["keys", "create", "--name", "cli", "--database-url", &url], &[]).await;
+    let key = stdout(&made).trim().to_owned();
+    assert!(key.starts_with("rdk_"), "{}", stderr(&made));
+    for node in [&one, &other] {
+        eventually(&node.api().with_key(&key), "/v1/events", 200, soon).await;
+    }
+    let listed = stdout(&redrive(&["keys", "list", "--database-url", &url], &[]).await);
+    let id =
+        listed.lines().find(|line| line.ends_with("cli")).and_then(|line| line.split(' ').next()).unwrap();
+    let revoked = redrive(&["keys", "revoke", id, "--database-url", &url], &[]).await;
+    assert!(revoked.status.success(), "{}", stderr(&revoked));
+    for node in [&one, &other] {
+        eventually(&node.api().with_key(&key), "/v1/events", 401, soon).await;
+    }
+}
+
+#[tokio::test]
+async fn serve_on_postgres_needs_an_admin_and_a_worker_needs_none() {
+    let database = Postgres::shared().await;
+    let url = database.url();
+    let bare = |role: &str| on(&database).command("serve").role(role).without_env("REDRIVE_ADMIN_KEY");
+    let nobody = bare("api").run_to_end().await;
+    assert!(stderr(&nobody).contains("nobody could administer"), "{}", stderr(&nobody));
+    let worker = Redrive::start_with(bare("worker")).await;
+    assert_eq!(worker.api().get("/readyz").await.status, 200);
+    let made = redrive(&["keys", "create", "--admin", "--database-url", &url], &[]).await;
+    let node = Redrive::start_with(bare("all").env("REDRIVE_NODE", "first")).await;
+    node.wait_output("This is node first with role all on PostgreSQL.").await;
+    assert_eq!(node.api().with_key(stdout(&made).trim()).get("/v1/tenants").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_wrong_clock_is_set_right() {
+    let database = Postgres::shared().await;
+    let early = Redrive::start_with(on(&database).env("REDRIVE_DEV_CLOCK_SKEW", "-2h")).await;
+    let late = Redrive::start_with(on(&database).env("REDRIVE_DEV_CLOCK_SKEW", "2h")).await;
+    let mut times = Vec::new();
+    for node in [&early, &late, &early] {
+        let made = node.api().create_webhook("http://127.0.0.1:2/", Value::Null).await;
+        let at: redrive_core::Time = serde_json::from_value(made["created_at"].clone()).unwrap();
+        times.push(at.millis());
+    }
+    // Each is as right as the time that an answer of the database took.
+    let apart = times.iter().max().unwrap() - times.iter().min().unwrap();
+    assert!(apart < 60_000, "{times:?}");
+}
+
+#[tokio::test]
+async fn a_database_that_goes_away_makes_a_node_unready_and_comes_back() {
+    let mut server = Postgres::start().await;
+    let redrive = Redrive::start_with(Setup::new().database_url(server.url())).await;
+    let api = redrive.api();
+    assert_eq!(api.get("/readyz").await.status, 200);
+    server.stop().await;
+    eventually(&api, "/readyz", 503, Duration::from_secs(10)).await;
+    let unready = api.get("/readyz").await;
+    assert_eq!(unready.problem(), "store_unavailable");
+    let detail = unready.json()["detail"].as_str().unwrap().to_owned();
+    assert!(detail.contains("PostgreSQL"), "{detail}");
+    assert_eq!(api.get("/healthz").await.status, 200, "the process is alive");
+    assert_eq!(api.get("/metrics").await.status, 200);
+    server.start_again().await;
+    eventually(&api, "/readyz", 200, redrive_testkit::PATIENCE).await;
+}
+
+#[tokio::test]
+async fn a_database_that_is_not_there_ends_the_start_and_tells_no_password() {
+    // Nobody listens on this port: it was free a moment ago.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let url = format!("postgres://me:hunter2@127.0.0.1:{port}/nowhere");
+    let output = Setup::new().database_url(&url).env("REDRIVE_LOG_LEVEL", "debug").run_to_end().await;
+    let said = format!("{}{}", stdout(&output), stderr(&output));
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains(&format!("the database at 127.0.0.1:{port}/nowhere cannot be used")), "{said}");
+    assert!(said.contains("check database.url and that the server runs"), "{said}");
+    for arguments in
+        [["migrate", "--database-url", &url].as_slice(), &["keys", "list", "--database-url", &url]]
+    {
+        let said = refused(arguments, &[]).await;
+        assert!(said.contains("cannot be used") && !said.contains("hunter2"), "{said}");
+    }
+    assert!(!said.contains("hunter2"), "{said}");
+}
+
+#[tokio::test]
+async fn a_database_that_hangs_ends_the_start_too() {
+    let database = Postgres::shared().await;
+    let proxy = Proxy::to(database.address()).await;
+    let setup = || {
+        on(&database)
+            .database_url(database.url_through(&proxy))
+            .env("REDRIVE_DATABASE_CONNECT_TIMEOUT", "500ms")
+            .env("REDRIVE_DATABASE_STATEMENT_TIMEOUT", "1s")
+    };
+    proxy.stall();
+    let output = setup().run_to_end().await;
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains(&format!("@{}/redrive cannot be used: no answer within 2s", proxy.address())),
+        "{said}"
+    );
+
+    proxy.pass();
+    let redrive = Redrive::start_with(setup()).await;
+    proxy.stall();
+    eventually(&redrive.api(), "/readyz", 503, Duration::from_secs(10)).await;
+    assert_eq!(redrive.api().get("/metrics").await.status, 200, "what the node itself knows");
+    proxy.pass();
+    eventually(&redrive.api(), "/readyz", 200, redrive_testkit::PATIENCE).await;
+}
+
+#[tokio::test]
+async fn the_server_s_certificate_is_looked_at_when_asked_for() {
+    let server = Postgres::start_with_tls().await;
+    let url = format!("{}?sslmode=verify-full", server.url());
+    let said = refused(&["migrate", "--database-url", &url], &[]).await;
+    assert!(said.contains("certificate"), "nobody known has issued it: {said}");
+    let url = format!("{url}&sslrootcert={}", server.ca_path().display());
+    let made = redrive(&["migrate", "--database-url", &url], &[]).await;
+    assert!(made.status.success(), "{}", stderr(&made));
+}

@@ -1,0 +1,3 @@
+//! Suites that take minutes or need unusual tools.
+
+mod postgres_locks;

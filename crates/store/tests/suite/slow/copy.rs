@@ -1,0 +1,330 @@
+//! Moving from the embedded store to PostgreSQL: everything arrives, whenever the copy is stopped.
+
+// A test that meets an error has failed, and says so by panicking.
+#![allow(clippy::unwrap_used)]
+
+mod full;
+mod picture;
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use redrive_core::{Time, event::Event};
+use redrive_store::{
+    Birth, Nodes, OpenError, Publish, Published, Store,
+    conformance::{at, page},
+    copy::{CopyError, Progress, Report, Start, copy, copy_in_chunks},
+    postgres::{self, Postgres},
+    sqlite::{self, Sqlite},
+};
+use redrive_testkit::Database;
+use tempfile::TempDir;
+
+/// A source and an empty target.
+struct Both {
+    folder: TempDir,
+    database: Database,
+    /// How far copies have got.
+    told: Arc<Mutex<BTreeSet<(&'static str, u64)>>>,
+}
+
+impl Both {
+    async fn empty() -> Self {
+        let database = redrive_testkit::Postgres::shared().await;
+        Self { folder: tempfile::tempdir().unwrap(), database, told: Arc::default() }
+    }
+
+    /// A source with everything in it.
+    async fn full() -> Self {
+        let both = Self::empty().await;
+        full::make(&both.path()).await;
+        both
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("redrive.db")
+    }
+
+    fn from(&self) -> sqlite::Options {
+        sqlite::Options::at(self.path()).sealed_by(redrive_testkit::vault())
+    }
+
+    fn to(&self) -> postgres::Options {
+        postgres::Options {
+            writers: 2,
+            readers: 1,
+            allow_unsafe_durability: true,
+            ..postgres::Options::at(self.database.url()).sealed_by(redrive_testkit::vault())
+        }
+    }
+
+    async fn copy(&self) -> Result<Report, CopyError> {
+        copy(&self.from(), &self.to(), |_| {}).await
+    }
+
+    /// Copies in small chunks and stops after so many that were not copied before. True if there were no more.
+    async fn copy_some(&self, chunks: usize) -> bool {
+        let (from, to, told) = (self.from(), self.to(), self.told.clone());
+        let left = AtomicUsize::new(chunks);
+        let stop = move |progress| {
+            if let Progress::Rows { table, done, .. } = progress
+                && told.lock().unwrap().insert((table, done))
+                && left.fetch_sub(1, SeqCst) == 1
+            {
+                std::panic::resume_unwind(Box::new("stopped"));
+            }
+        };
+        tokio::spawn(async move { copy_in_chunks(&from, &to, 3, stop).await.unwrap() }).await.is_ok()
+    }
+
+    async fn count(&self, table: &str) -> u64 {
+        self.database.query(&format!("SELECT count(*) FROM {table}")).await[0][0].parse().unwrap()
+    }
+
+    /// Shows that the target holds what the source does, and that all of it can be delivered.
+    async fn assert_same(&self) {
+        assert_eq!(self.count("copying").await, 0);
+        let target = Postgres::open(&self.to()).await.unwrap();
+        let source = Sqlite::open(&self.from()).unwrap();
+        // The leases are given back as the copy did, and at the same time.
+        let now = self.database.query("SELECT max(due) FROM waiting WHERE rescues > 0").await;
+        let now = Time::from_millis(now[0][0].parse().unwrap());
+        let rescuer = source.join(Default::default(), now).await.unwrap();
+        for dead in source.others(rescuer).await.unwrap() {
+            assert!(source.rescue(dead, now, 1000).await.unwrap().finished);
+        }
+        let (expected, found) = (picture::of(&source).await, picture::of(&target).await);
+        for (expected, found) in expected.iter().zip(&found) {
+            assert_eq!(expected, found);
+        }
+        assert_eq!(expected.len(), found.len());
+        let elsewhere = tempfile::tempdir().unwrap();
+        let bench = full::bench_at(&elsewhere.path().join("bench.db")).await;
+        let waiting = self.count("waiting").await as usize;
+        let (expected, found) =
+            (picture::deliver_all(&source, &bench).await, picture::deliver_all(&target, &bench).await);
+        assert_eq!(found.len(), waiting);
+        for (expected, found) in expected.iter().zip(&found) {
+            assert_eq!(expected, found);
+        }
+    }
+}
+
+fn refusal(result: Result<Report, CopyError>) -> String {
+    result.err().unwrap().to_string()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_arrives() {
+    let both = Both::full().await;
+    let before = fs::read(both.path()).unwrap();
+    let told = Mutex::new(Vec::new());
+    let report =
+        copy(&both.from(), &both.to(), |progress| told.lock().unwrap().push(progress)).await.unwrap();
+    assert_eq!(fs::read(both.path()).unwrap(), before, "the source was left as it was");
+    let told = told.into_inner().unwrap();
+    assert_eq!(told[..2], [Progress::Begun(Start::New), Progress::Counting]);
+    assert_eq!(told.last(), Some(&Progress::Checking));
+    assert_eq!((report.start, report.altered), (Start::New, 0));
+    assert_eq!((report.rescued, report.cancelled), (3, 2));
+    for table in &report.tables {
+        let (waits, leased) = (table.table == "waiting", table.table == "leased");
+        let target = table.source + if waits { 3 } else { 0 } - if leased { table.source } else { 0 };
+        assert_eq!(table.target, target, "{table:?}");
+        assert!(table.source > 0, "{table:?}");
+        let of = if leased { 3 } else { table.source };
+        assert!(told.contains(&Progress::Rows { table: table.table, done: of, of }), "{table:?}");
+        assert_eq!(both.count(table.table).await, table.target);
+    }
+    both.assert_same().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_and_sequences_go_on_where_they_were() {
+    let both = Both::full().await;
+    both.copy().await.unwrap();
+    let target = Postgres::open(&both.to()).await.unwrap();
+    let epoch = target.join(Default::default(), at(0)).await.unwrap();
+    let bench = full::bench_at(&both.folder.path().join("bench.db")).await;
+    let changes = {
+        use redrive_store::{History, Webhooks};
+        let last = target.list_events(bench.tenant.clone(), Default::default(), page(1000)).await.unwrap();
+        let last = last.found.iter().map(|event| event.sequence_number).max().unwrap();
+        (target.config_changes(bench.tenant.clone(), 0, 1000).await.unwrap().unwrap().version, last)
+    };
+    for (key, body, expected) in
+        [("a", 7, "Duplicate"), ("b", 8, "KeyReused"), ("c", 7, "New { sequence_number:")]
+    {
+        let event = Event { idempotency_key: Some(key.into()), ..bench.event(at(4)) };
+        let claim =
+            redrive_store::KeyClaim { body_hash: [body; 32], expires_at: at(9_000), confirmed_now: at(0) };
+        let mut new = bench.fan_out(event, &[(bench.webhook, Birth::Leased)]);
+        (new.claim, new.config_version, new.epoch) = (Some(claim), changes.0, epoch);
+        let (answer, answered) = tokio::sync::oneshot::channel();
+        target.publish(new, Box::new(move |result| drop(answer.send(result))));
+        let published = answered.await.unwrap().unwrap();
+        assert!(format!("{published:?}").starts_with(expected), "{key}: {published:?}");
+        if let Published::New { sequence_number } = published {
+            assert_eq!(sequence_number, changes.1 + 1);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_was_stopped_goes_on() {
+    for chunks in [1, 4, 13] {
+        let both = Both::full().await;
+        let mut runs = 0;
+        while !both.copy_some(chunks).await {
+            runs += 1;
+            let error = Postgres::open(&both.to()).await.err().unwrap();
+            assert!(matches!(error, OpenError::UnfinishedCopy { .. }), "{error:?}");
+            assert!(error.to_string().contains("run redrive store copy again"), "{error}");
+        }
+        assert!(runs * chunks > 40, "{runs} runs");
+        both.assert_same().await;
+    }
+}
+
+/// Wherever it is stopped, also in the midst of a transaction.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_may_be_dropped_at_any_moment() {
+    let both = Both::full().await;
+    let mut patience = Duration::from_millis(2);
+    let report = loop {
+        let (from, to) = (both.from(), both.to());
+        match tokio::time::timeout(patience, copy_in_chunks(&from, &to, 2, |_| {})).await {
+            Ok(report) => break report.unwrap(),
+            Err(_) => patience += Duration::from_millis(3),
+        }
+    };
+    assert_eq!(report.start, Start::Resumed);
+    both.assert_same().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_that_was_used_meanwhile_is_copied_anew() {
+    let both = Both::full().await;
+    assert!(!both.copy_some(30).await);
+    let source = Sqlite::open(&both.from()).unwrap();
+    source.join(Default::default(), at(0)).await.unwrap();
+    drop(source);
+    assert_eq!(both.copy().await.unwrap().start, Start::Anew);
+    both.assert_same().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_may_be_moved_while_its_copy_is_unfinished() {
+    let both = Both::full().await;
+    assert!(!both.copy_some(20).await);
+    let moved = both.folder.path().join("moved.db");
+    for end in ["", "-wal", "-shm"] {
+        let name = |path: &Path| PathBuf::from(format!("{}{end}", path.display()));
+        if name(&both.path()).exists() {
+            fs::rename(name(&both.path()), name(&moved)).unwrap();
+        }
+    }
+    let report = copy(&sqlite::Options::at(&moved).sealed_by(redrive_testkit::vault()), &both.to(), |_| {})
+        .await
+        .unwrap();
+    assert_eq!(report.start, Start::Resumed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_that_was_killed_is_read_with_its_log() {
+    let both = Both::empty().await;
+    let bench = full::bench_at(&both.path()).await;
+    bench.waiting(at(0), at(0)).await;
+    let left = tempfile::tempdir().unwrap();
+    for name in ["redrive.db", "redrive.db-wal"] {
+        fs::copy(both.folder.path().join(name), left.path().join(name)).unwrap();
+    }
+    let from = sqlite::Options::at(left.path().join("redrive.db")).sealed_by(redrive_testkit::vault());
+    copy(&from, &both.to(), |_| {}).await.unwrap();
+    assert_eq!(both.count("waiting").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_is_in_use_is_refused() {
+    let both = Both::full().await;
+    both.copy().await.unwrap();
+    let error = refusal(both.copy().await);
+    assert!(error.contains("is not empty: it has events"), "{error}");
+
+    let both = Both::full().await;
+    let target = Postgres::open(&both.to()).await.unwrap();
+    let epoch = target.join(Default::default(), at(0)).await.unwrap();
+    let error = refusal(both.copy().await);
+    assert!(error.contains("it has a server at work"), "{error}");
+    assert!(target.rescue(epoch, at(0), 10).await.unwrap().finished);
+    both.copy().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unfinished_copy_of_another_source_is_left_alone() {
+    let both = Both::full().await;
+    assert!(!both.copy_some(20).await);
+    let another = both.folder.path().join("another.db");
+    drop(full::bench_at(&another).await);
+    let error =
+        copy(&sqlite::Options::at(&another).sealed_by(redrive_testkit::vault()), &both.to(), |_| {}).await;
+    let error = refusal(error);
+    assert!(error.contains("unfinished copy of another source") && error.contains("redrive.db"), "{error}");
+    assert_eq!(both.copy().await.unwrap().start, Start::Resumed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_that_is_in_use_or_is_none_is_refused() {
+    let both = Both::empty().await;
+    let error = refusal(both.copy().await);
+    assert!(error.contains("there is no such file"), "{error}");
+    fs::write(both.path(), "Dear database, ".repeat(1000)).unwrap();
+    let error = refusal(both.copy().await);
+    assert!(error.contains("cannot be copied"), "{error}");
+    fs::remove_file(both.path()).unwrap();
+    let server: Arc<dyn Store> = Arc::new(Sqlite::open(&both.from()).unwrap());
+    let error = refusal(both.copy().await);
+    assert!(error.contains("in use by another redrive process; stop it first"), "{error}");
+    drop(server);
+    assert_eq!(both.copy().await.unwrap().tables[0].target, 1, "an empty one is fine");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_postgresql_cannot_hold_is_replaced_and_told() {
+    let both = Both::full().await;
+    let source = rusqlite::Connection::open(both.path()).unwrap();
+    source.execute("UPDATE events SET subject = 'a' || char(0) || 'b' WHERE seq = 1", ()).unwrap();
+    source.execute("UPDATE deliveries SET round = 5000000000 WHERE round = 2", ()).unwrap();
+    drop(source);
+    let error = refusal(both.copy().await);
+    assert!(error.starts_with("deliveries ") && error.contains("round: 5000000000 does not fit"), "{error}");
+    let source = rusqlite::Connection::open(both.path()).unwrap();
+    source.execute("UPDATE deliveries SET round = 2 WHERE round > 2", ()).unwrap();
+    drop(source);
+    let report = both.copy().await.unwrap();
+    assert_eq!((report.start, report.altered), (Start::Resumed, 2), "of two tenants each the first event");
+    assert!(report.altered_values.iter().all(|value| value.ends_with(": subject")), "{report:?}");
+    let replaced = "SELECT count(*) FROM events WHERE subject = 'a\u{fffd}b'";
+    assert_eq!(both.database.query(replaced).await, [["2"]]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_differs_is_not_used() {
+    let both = Both::full().await;
+    assert!(!both.copy_some(20).await);
+    both.database.execute("DELETE FROM api_keys WHERE revoked_at IS NOT NULL").await;
+    let error = refusal(both.copy().await);
+    assert!(
+        error.contains("rows of api_keys: 2 instead of 3;") && error.contains("do not use it"),
+        "{error}"
+    );
+    assert!(Postgres::open(&both.to()).await.is_err());
+}

@@ -1,0 +1,5 @@
+//! Suites that wait, kill and restart.
+
+mod copy;
+mod postgres;
+mod postgres_fleet;

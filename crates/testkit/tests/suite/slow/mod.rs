@@ -1,0 +1,5 @@
+//! Suites that wait, kill and restart.
+
+mod postgres;
+mod rabbitmq;
+mod redis;

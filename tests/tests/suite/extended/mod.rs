@@ -1,0 +1,5 @@
+//! Suites that take minutes or need unusual tools.
+
+mod clock;
+mod schemathesis;
+mod walk;

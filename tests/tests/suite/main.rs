@@ -1,0 +1,18 @@
+//! The whole system: the binary with real servers and real receivers. Suites in `slow` wait, kill and restart; suites in `extended` take minutes or need unusual tools.
+
+mod delivery;
+mod demo;
+mod destination_limits;
+mod drain;
+mod event_types;
+mod extended;
+mod filters;
+mod gates;
+mod house;
+mod idempotency;
+mod logs;
+mod outcomes;
+mod restart;
+mod safe_start;
+mod slow;
+mod webhook_rules;

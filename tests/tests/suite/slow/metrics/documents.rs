@@ -1,0 +1,80 @@
+//! The alert rules: what they must hold, and what `promtool` says of them.
+
+use redrive_testkit::promtool;
+
+use super::{read, root};
+
+/// Every alert that there has to be, and how bad it is.
+const ALERTS: [(&str, &str); 19] = [
+    ("RedriveCircuitOpen", "warning"),
+    ("RedriveCircuitOpenForAnHour", "critical"),
+    ("RedriveTenantDeadLetters", "warning"),
+    ("RedriveDeadLetterRate", "warning"),
+    ("RedriveDeadLettersGrowing", "warning"),
+    ("RedriveSuccessRateLow", "warning"),
+    ("RedriveFailureCategorySpike", "warning"),
+    ("RedriveWorkerPoolBusy", "warning"),
+    ("RedriveQueueDepth", "critical"),
+    ("RedriveInternalError", "warning"),
+    ("RedriveNodeDown", "critical"),
+    ("RedriveDatabaseUnavailable", "critical"),
+    ("RedriveStoreFailures", "warning"),
+    ("RedriveRedisUnavailable", "critical"),
+    ("RedriveRedisFallback", "warning"),
+    ("RedriveRedisAndStoreDown", "critical"),
+    ("RedriveRabbitMqUnavailable", "warning"),
+    ("RedriveLeasesRecovered", "warning"),
+    ("RedriveClockJumped", "critical"),
+];
+
+fn passes(words: &[&str], file: &str) {
+    let path = root().join(file);
+    let output = promtool(&[words, &[path.to_str().unwrap()]].concat());
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "promtool {words:?} {file}:\n{said}");
+}
+
+#[test]
+fn promtool_accepts_the_rules_the_example_and_every_test_of_a_rule() {
+    passes(&["check", "rules"], "deploy/prometheus/alerts.yml");
+    passes(&["check", "config"], "deploy/prometheus/prometheus.yml");
+    passes(&["test", "rules"], "deploy/prometheus/alerts.test.yml");
+}
+
+#[test]
+fn every_alert_says_how_bad_it_is_and_what_to_do() {
+    let (rules, runbooks) = (read("deploy/prometheus/alerts.yml"), read("docs/operations/runbooks.md"));
+    let parts: Vec<&str> = rules.split("- alert: ").skip(1).collect();
+    let named: Vec<&str> = parts.iter().map(|part| part.lines().next().unwrap()).collect();
+    let mut expected: Vec<&str> = ALERTS.iter().map(|(name, _)| *name).collect();
+    let mut sorted = named.clone();
+    expected.sort_unstable();
+    sorted.sort_unstable();
+    assert_eq!(sorted, expected);
+    for (alert, part) in named.iter().zip(parts) {
+        let (_, severity) = ALERTS.iter().find(|(name, _)| name == alert).unwrap();
+        assert!(part.contains(&format!("severity: {severity}\n")), "{alert}");
+        let anchor = alert.to_lowercase();
+        for field in ["summary: \"", "description: \"", &format!("docs/operations/runbooks.md#{anchor}\"")] {
+            assert!(part.contains(field), "{alert} has no {field}");
+        }
+        let entry = runbooks.split("\n## ").find(|entry| entry.lines().next() == Some(alert));
+        let entry = entry.unwrap_or_else(|| panic!("{alert} is not in the runbooks"));
+        for part in ["**What it means.**", "**How to check.**", "**What to do.**"] {
+            assert!(entry.contains(part), "{alert}: no {part}");
+        }
+    }
+    let entries = runbooks.split("\n## ").skip(1).filter_map(|entry| entry.lines().next());
+    assert_eq!(entries.filter(|entry| entry.starts_with("Redrive")).count(), ALERTS.len(), "and no other");
+}
+
+#[test]
+fn every_alert_is_tested_to_fire_and_to_be_quiet() {
+    let tests = read("deploy/prometheus/alerts.test.yml");
+    for (alert, _) in ALERTS {
+        assert!(tests.contains(&format!("alertname: {alert}, exp_alerts: []}}")), "{alert} is never quiet");
+        let fires = format!("alertname: {alert}\n        exp_alerts:\n          - exp_labels:");
+        assert!(tests.contains(&fires), "{alert} never fires");
+    }
+}
