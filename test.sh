@@ -1,13 +1,35 @@
 #!/usr/bin/env bash
-# Runs every check of the project on a machine that may have nothing but a Rust toolchain: format, lints and
-# all tests. Installs what is missing from the distribution's packages.
+# Checks the project on a machine that may have nothing but a Rust toolchain, and installs what is missing from the
+# distribution's packages.
+#
+#   ./test.sh quick      format, lints and the tests of the inner loop
+#   ./test.sh full       the same and the slow suites: what CI runs; the default
+#   ./test.sh extended   everything: also suites that take minutes, documentation, the smallest build, the workflows
 set -euo pipefail
 cd "$(dirname "$0")"
+began=$SECONDS
+part_began=$SECONDS
+part=
 
-say() { printf '\n== %s\n' "$*"; }
+# Ends the part before with its time, and begins another.
+say() {
+    if [ -n "$part" ]; then printf '== %s took %d s\n' "$part" $((SECONDS - part_began)); fi
+    part=$1
+    part_began=$SECONDS
+    if [ -n "$part" ]; then printf '\n== %s\n' "$part"; fi
+}
+
+mode=${1:-full}
+case $mode in
+quick | full | extended) ;;
+*)
+    echo "error: there is no mode '$mode'; use quick, full or extended" >&2
+    exit 2
+    ;;
+esac
 
 install() {
-    say "installing $*"
+    echo "installing $*"
     if ! command -v apt-get >/dev/null || [ "$(id -u)" != 0 ]; then
         echo "error: $* must be installed first; on Debian: sudo apt-get install $*" >&2
         exit 1
@@ -16,6 +38,7 @@ install() {
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"
 }
 
+say "installing what is missing"
 command -v cargo >/dev/null || { echo "error: there is no Rust toolchain; install one with rustup" >&2; exit 1; }
 command -v cc >/dev/null || install gcc libc6-dev
 command -v curl >/dev/null || install curl
@@ -24,7 +47,7 @@ python3 -c 'import venv, ensurepip' 2>/dev/null || install python3 python3-venv
 command -v node >/dev/null && command -v npm >/dev/null || install nodejs npm
 command -v chromium >/dev/null || install chromium
 # Tests of wrong clocks move the clock of a server.
-command -v faketime >/dev/null || install faketime
+[ "$mode" != extended ] || command -v faketime >/dev/null || install faketime
 if ! command -v postgres >/dev/null && ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; then
     # Tests start servers of their own, so Debian need not make and start one with the package.
     settings=/etc/postgresql-common/createcluster.conf
@@ -56,12 +79,19 @@ fi
 say "format"
 cargo fmt --all -- --check
 
-say "lints"
-cargo clippy --workspace --all-targets -- -D warnings
+say "build with lints"
+# Clippy compiles our crates here, so that nothing is compiled once for its lints and once more for the tests.
+driver=$(rustc --print sysroot)/bin/clippy-driver
+if [ -x "$driver" ]; then
+    export RUSTC_WORKSPACE_WRAPPER=$driver CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__
+else
+    echo "error: clippy is not installed; run 'rustup component add clippy'" >&2
+    exit 1
+fi
+# The binary that the whole-system suites run, and every target: benchmarks and fuzz targets have lints too.
+cargo build --profile ci --workspace --all-targets
 
 say "tests"
-# The binary that the whole-system suites run.
-cargo build -p redrive
 # One test fills a small disk, which only root can mount. Without root it is left out, and said so.
 full_disk=a_full_disk_refuses_loudly_and_heals_by_itself
 left_out=()
@@ -69,10 +99,30 @@ if [ "$(id -u)" != 0 ]; then
     echo "not root: $full_disk is left out; run 'sudo ./test.sh' for it too"
     left_out=(1)
 fi
+# Most tests wait for servers and timers most of the time.
+threads=$(($(nproc 2>/dev/null || sysctl -n hw.ncpu) * 2))
+profile=$mode
+[ "$mode" != quick ] || profile=default
 if cargo nextest --version >/dev/null 2>&1; then
-    cargo nextest run --profile full --workspace ${left_out:+-E "not test($full_disk)"}
+    cargo nextest run --cargo-profile ci --profile "$profile" --workspace --test-threads "$threads" \
+        ${left_out:+-E "not test($full_disk)"}
 else
-    cargo test --workspace ${left_out:+-- --skip "$full_disk"}
+    skip=()
+    [ "$mode" = extended ] || skip+=(--skip extended::)
+    [ "$mode" != quick ] || skip+=(--skip slow::)
+    cargo test --profile ci --workspace -- "${skip[@]}" ${left_out:+--skip "$full_disk"}
 fi
 
-say "all checks passed"
+if [ "$mode" = extended ]; then
+    say "documentation"
+    RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps --workspace
+    say "prices of schemas and filters"
+    cargo bench -p redrive-core --bench prices
+    say "smallest build"
+    cargo check -p redrive --no-default-features
+    say "workflows"
+    scripts/check-workflows.sh
+fi
+
+say ""
+printf '\n== all checks passed in %d s\n' $((SECONDS - began))

@@ -11,7 +11,8 @@ use hyper::{
 use object_store::{
     ClientOptions,
     client::{
-        HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
+        HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody,
+        HttpService,
     },
 };
 use tokio::time::timeout;
@@ -57,7 +58,10 @@ impl HttpService for BucketClient {
 impl BucketClient {
     async fn send(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let unusable = |what: &'static str| {
-            HttpError::new(HttpErrorKind::Unknown, std::io::Error::new(std::io::ErrorKind::InvalidInput, what))
+            HttpError::new(
+                HttpErrorKind::Unknown,
+                std::io::Error::new(std::io::ErrorKind::InvalidInput, what),
+            )
         };
         let uri = request.uri().clone();
         let host = uri.host().ok_or_else(|| unusable("the bucket's address has no host"))?;

@@ -3,20 +3,18 @@
 //!
 //! The operator says where it is, so this is the one way out beside `egress` and the store's own.
 
+#[cfg(feature = "archive")]
 mod client;
 mod keep;
+#[cfg_attr(not(feature = "archive"), path = "absent.rs")]
+mod storage;
 
-use futures_util::TryStreamExt;
-use object_store::{
-    ObjectStore, ObjectStoreExt, PutPayload, aws::AmazonS3Builder, local::LocalFileSystem, path::Path,
-    prefix::PrefixStore,
-};
 use redrive_store::{ArchiveObject, archive::checksum};
 use serde::{Deserialize, Serialize};
 
-use client::BucketConnector;
+use storage::Storage;
 
-use crate::config::{self, ConfigError, Hidden, Place};
+use crate::config::{self, ConfigError, Place};
 
 const OBJECT: &str = "ndjson.zst";
 const MANIFEST: &str = "json";
@@ -78,18 +76,8 @@ pub enum ArchiveError {
     },
 }
 
-impl From<object_store::Error> for ArchiveError {
-    fn from(error: object_store::Error) -> Self {
-        Self::Storage(error.to_string())
-    }
-}
-
 /// The archive.
-pub struct Archive(Box<dyn ObjectStore>);
-
-fn path_of(name: &str, kind: &str) -> Path {
-    Path::from(format!("{name}.{kind}"))
-}
+pub struct Archive(Storage);
 
 impl Archive {
     /// Opens the archive that the configuration names, to be read; none if none is named. One that is not there is
@@ -105,39 +93,25 @@ impl Archive {
 
     /// Opens the archive that the configuration names; none if there is none.
     pub fn open(config: &config::Archive) -> Result<Option<Self>, ArchiveError> {
-        Ok(match config.place()? {
-            None => None,
-            Some(Place::Folder(folder)) => {
-                crate::files::make_private_folder(&folder)
-                    .map_err(|error| ArchiveError::Storage(format!("{}: {error}", folder.display())))?;
-                // It must outlast a power cut before it is forgotten elsewhere.
-                Some(Self(Box::new(LocalFileSystem::new_with_prefix(folder)?.with_fsync(true))))
-            }
-            Some(Place::Bucket { bucket, prefix }) => {
-                let storage = bucket_of(config, &bucket).build()?;
-                Some(Self(Box::new(PrefixStore::new(storage, prefix))))
-            }
-        })
+        let storage = config.place()?.map(|place| Storage::open(config, place)).transpose()?;
+        Ok(storage.map(Self))
     }
 
     /// Stores an object, then its manifest. Doing it again changes nothing.
     pub async fn put(&self, object: ArchiveObject) -> Result<(), ArchiveError> {
         let manifest = Manifest::of(&object);
         let text = serde_json::to_vec(&manifest).map_err(|error| ArchiveError::Storage(error.to_string()))?;
-        self.0.put(&path_of(&object.name, OBJECT), PutPayload::from(object.bytes)).await?;
-        self.0.put(&path_of(&object.name, MANIFEST), PutPayload::from(text)).await?;
-        Ok(())
+        self.0.put(&format!("{}.{OBJECT}", object.name), object.bytes.into()).await?;
+        self.0.put(&format!("{}.{MANIFEST}", object.name), text.into()).await
     }
 
     /// All objects by name, which begins with their day.
     pub async fn list(&self) -> Result<Vec<Manifest>, ArchiveError> {
-        let found: Vec<_> = self.0.list(None).try_collect().await?;
         let mut all = Vec::new();
-        for meta in found.into_iter().filter(|meta| meta.location.extension() == Some(MANIFEST)) {
-            let bytes = self.0.get(&meta.location).await?.bytes().await?;
-            let manifest: Manifest = serde_json::from_slice(&bytes).map_err(|error| {
-                ArchiveError::Damaged { name: meta.location.to_string(), reason: error.to_string() }
-            })?;
+        for path in self.0.list().await?.into_iter().filter(|path| path.ends_with(&format!(".{MANIFEST}"))) {
+            let bytes = self.0.get(&path).await?;
+            let manifest: Manifest = serde_json::from_slice(&bytes)
+                .map_err(|error| ArchiveError::Damaged { name: path.clone(), reason: error.to_string() })?;
             all.push(manifest);
         }
         all.sort_by(|one, other| one.name.cmp(&other.name));
@@ -146,7 +120,7 @@ impl Archive {
 
     /// The bytes of an object, as they were put there.
     pub async fn read(&self, manifest: &Manifest) -> Result<bytes::Bytes, ArchiveError> {
-        let bytes = self.0.get(&path_of(&manifest.name, OBJECT)).await?.bytes().await?;
+        let bytes = self.0.get(&format!("{}.{OBJECT}", manifest.name)).await?;
         match checksum(&bytes) == manifest.sha256 {
             true => Ok(bytes),
             false => Err(ArchiveError::Damaged {
@@ -157,21 +131,7 @@ impl Archive {
     }
 }
 
-fn bucket_of(config: &config::Archive, bucket: &str) -> AmazonS3Builder {
-    let mut builder = AmazonS3Builder::new().with_bucket_name(bucket).with_http_connector(BucketConnector);
-    if let Some(region) = &config.region {
-        builder = builder.with_region(region);
-    }
-    if let Some(endpoint) = &config.endpoint {
-        builder = builder.with_endpoint(endpoint).with_allow_http(endpoint.starts_with("http://"));
-    }
-    if let (Some(key), Some(secret)) = (&config.access_key_id, &config.secret_access_key) {
-        builder = builder.with_access_key_id(key).with_secret_access_key(Hidden::reveal(secret));
-    }
-    builder
-}
-
-#[cfg(test)]
+#[cfg(all(test, feature = "archive"))]
 mod tests {
     use redrive_store::Left;
 
