@@ -113,5 +113,5 @@ async fn list(
 ) -> Result<axum::Json<Page<NotificationView>>, Problem> {
     let tenant = app.acts_for(&caller, paging.tenant_id.as_deref()).await?;
     let found = app.list_notices(tenant, paging.request()?).await?;
-    Ok(axum::Json(paging.page(found, |one| one.notice.id, NotificationView::from)))
+    Ok(axum::Json(paging.page_of(found, |one| one.notice.id, NotificationView::from)))
 }
