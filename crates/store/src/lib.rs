@@ -185,8 +185,8 @@ pub trait Gates {
         limit: usize,
         cause: Option<Cause>,
     ) -> Answer<'_, Step>;
-    /// Webhooks that were to be disabled or verified by now, the longest due first, without those of the tenants in
-    /// `except`.
+    /// Webhooks that were to be disabled or verified by now, the longest due first. Verifications of the tenants in
+    /// `except` are left out.
     fn expiring(&self, now: Time, limit: usize, except: Vec<TenantId>) -> Answer<'_, Expiring>;
 }
 

@@ -314,7 +314,7 @@ macro_rules! conformance_suite {
             an_active_webhook_is_not_swept,
             sweeping_is_remembered_across_reopening,
             webhooks_whose_time_is_over_are_told,
-            due_webhooks_of_tenants_that_are_left_out_are_skipped,
+            due_verifications_of_tenants_that_are_left_out_are_skipped,
             no_event_misses_a_webhook_created_before_it,
         }
         $crate::conformance_theme! { $open, history:

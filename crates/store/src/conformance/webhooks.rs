@@ -18,6 +18,7 @@ use redrive_core::{
     retry::RetryConfig,
     signature::{HeaderForm, LiveSecret, Secret, SignatureConfig},
     time::Span,
+    verification::Verification,
     webhook::{ManagedBy, Owner, Webhook, WebhookSpec, WebhookState},
 };
 
@@ -74,6 +75,7 @@ pub async fn a_webhook_is_kept_as_it_was_given(bench: &Arc<Bench>) {
             headers: [("x-own".into(), Hidden::new("1"))].into(),
             verify_url: true,
             verified_url: Some("https://example.com/before".into()),
+            challenged_at: Some(at(50)),
             managed_by: ManagedBy::Operator,
             auth: Some(EndpointAuth::Bearer { token: Hidden::new("token") }),
             metadata: [("note".into(), "\u{1f600}".into())].into(),
@@ -379,20 +381,24 @@ pub async fn webhooks_whose_time_is_over_are_told(bench: &mut Arc<Bench>) {
     assert_eq!(expiring(500, 10).await.unwrap().expired, of(&[ids[0], ids[2]]), "enabled, its time is over");
 }
 
-pub async fn due_webhooks_of_tenants_that_are_left_out_are_skipped(bench: &mut Arc<Bench>) {
-    let mut ids = Vec::new();
+pub async fn due_verifications_of_tenants_that_are_left_out_are_skipped(bench: &mut Arc<Bench>) {
     for n in 0..4 {
-        ids.push(bench.new_webhook().await.id);
-        expires(bench, ids[n as usize], Some(100 + n)).await;
+        let verification = Verification::begin(at(100 + n), false);
+        bench.set_state(bench.new_webhook().await.id, WebhookState::PendingVerification(verification)).await;
     }
+    let over = bench.new_webhook().await.id;
+    expires(bench, over, Some(150)).await;
     let other = bench.new_tenant("globex").await;
     let mut webhook = bench.webhook_of(&other);
-    webhook.spec.expires_at = Some(at(200));
+    webhook.state = WebhookState::PendingVerification(Verification::begin(at(200), false));
     bench.store().create_webhook(webhook.clone()).await.unwrap();
+    let found = bench.store().expiring(at(500), 10, Vec::new()).await.unwrap();
+    assert_eq!(found.expired.len(), 6);
     let found = bench.store().expiring(at(500), 2, vec![bench.tenant.clone()]).await.unwrap();
-    assert_eq!(found, Expiring { expired: vec![(other.clone(), webhook.id)], next: None });
+    let (own, theirs) = ((bench.tenant.clone(), over), (other.clone(), webhook.id));
+    assert_eq!(found, Expiring { expired: vec![own.clone(), theirs], next: None });
     let found = bench.store().expiring(at(500), 10, vec![bench.tenant.clone(), other]).await.unwrap();
-    assert_eq!(found.expired, []);
+    assert_eq!(found.expired, [own], "one that is to be disabled is not left out");
 }
 
 /// What a publisher knows of a tenant's webhooks.

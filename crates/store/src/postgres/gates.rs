@@ -79,7 +79,7 @@ const LOCK: &str = "INSERT INTO runtime (webhook, tenant) SELECT k.webhook, k.te
      ON CONFLICT (webhook) DO UPDATE SET tenant = excluded.tenant WHERE false";
 const DIED: &str = "SELECT delivery, event_type FROM dead WHERE delivery = ANY($1::uuid[])";
 const EXPIRED: &str = "SELECT tenant, id FROM webhooks WHERE expires_at IS NOT NULL AND expires_at <= $1
-     AND tenant <> ALL($3::text[])
+     AND (tenant <> ALL($3::text[]) OR state NOT LIKE '{\"pending_verification\"%')
      ORDER BY expires_at LIMIT $2";
 const NEXT_TO_EXPIRE: &str =
     "SELECT expires_at FROM webhooks WHERE expires_at IS NOT NULL AND expires_at > $1

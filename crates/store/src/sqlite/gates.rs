@@ -38,8 +38,8 @@ const OLDEST: &str = "SELECT l.webhook, (SELECT min(w.created_at) FROM waiting w
 const EXPIRE: &str = "DELETE FROM waiting WHERE delivery IN
          (SELECT delivery FROM waiting WHERE webhook = ? AND created_at < ? ORDER BY created_at LIMIT ?)
      RETURNING delivery, lane";
-const EXPIRED: &str = "SELECT tenant, id FROM webhooks WHERE expires_at IS NOT NULL AND expires_at <= ?
-     ORDER BY expires_at LIMIT ?";
+const EXPIRED: &str = "SELECT tenant, id, state LIKE '{\"pending_verification\"%' FROM webhooks
+     WHERE expires_at IS NOT NULL AND expires_at <= ? ORDER BY expires_at LIMIT ?";
 const NEXT_TO_EXPIRE: &str =
     "SELECT min(expires_at) FROM webhooks WHERE expires_at IS NOT NULL AND expires_at > ?";
 const BEGIN_PERIOD: &str = "INSERT INTO circuit_periods (webhook, tenant, opened_at, forced, counts)
@@ -188,12 +188,16 @@ impl Gates for Sqlite {
 
     fn expiring(&self, now: Time, limit: usize, except: Vec<TenantId>) -> Answer<'_, Expiring> {
         self.read(move |connection| {
-            // SQLite takes a negative limit for none; rows of the tenants left out are read and skipped.
+            // SQLite takes a negative limit for none; verifications of the tenants left out are read and skipped.
             let rows = if except.is_empty() { limit as i64 } else { -1 };
             let mut statement = connection.prepare_cached(EXPIRED)?;
-            let due = statement.query_map((Col(now), rows), |row| Ok((get(row, 0)?, get(row, 1)?)))?;
-            let wanted = due.filter(|row| !matches!(row, Ok((tenant, _)) if except.contains(tenant)));
-            let expired = wanted.take(limit).collect::<rusqlite::Result<_>>()?;
+            let read = |row: &Row<'_>| Ok((get(row, 0)?, get(row, 1)?, row.get::<_, bool>(2)?));
+            let due = statement.query_map((Col(now), rows), read)?;
+            let wanted = due.filter(
+                |row| !matches!(row, Ok((tenant, _, verifies)) if *verifies && except.contains(tenant)),
+            );
+            let expired = wanted.take(limit).map(|row| row.map(|(tenant, webhook, _)| (tenant, webhook)));
+            let expired = expired.collect::<rusqlite::Result<_>>()?;
             let next =
                 connection.prepare_cached(NEXT_TO_EXPIRE)?.query_row([Col(now)], |row| get_opt(row, 0))?;
             Ok(Expiring { expired, next })
