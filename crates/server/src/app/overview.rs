@@ -17,11 +17,11 @@ use super::{
     traffic::TrafficSeen,
 };
 
-/// How many of the worst endpoints are told.
+/// How many of the worst endpoints are returned.
 const WORST: usize = 10;
 /// Minutes of failing webhooks that are looked at to find them.
 const FAILED_MINUTES: usize = 10_000;
-/// How many incidents are told.
+/// How many incidents are returned.
 const INCIDENTS: usize = 20;
 /// Circuits that are not closed are counted up to here.
 const CIRCUITS: usize = 1_000;
@@ -117,7 +117,7 @@ impl App {
         Ok(Overview { traffic, queue, circuits, dead, worst, incidents })
     }
 
-    /// How many dead letters the caller sees, up to one more than is told.
+    /// How many dead letters the caller sees, counted up to one more than is returned.
     async fn dead_size(&self, tenant: &TenantView) -> Result<usize, AppError> {
         if !tenant.tenant_managed_only {
             return Ok(self.store().dead_size(tenant.id.clone(), DEAD + 1).await?);
