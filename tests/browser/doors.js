@@ -1,4 +1,4 @@
-// Coming in with a key or a link, going out, and the theme that somebody has chosen.
+// Coming in with a key or a link, going out, and the theme that the user has chosen.
 "use strict";
 const { assert, story } = require("./lib");
 
@@ -68,8 +68,8 @@ story(async (stage) => {
     assert.ok(!page.url().includes(stage.key), page.url());
   });
 
-  await stage.scene("a link of somebody else asks before it takes over", async () => {
-    const other = await stage.api("POST", "/v1/admin-keys", { name: "somebody else" });
+  await stage.scene("a link of another user asks before it replaces the session", async () => {
+    const other = await stage.api("POST", "/v1/admin-keys", { name: "another user" });
     visitor.allow(/status of 409/);
     await page.goto(`/dashboard/login#${other.key}`);
     await page.getByRole("heading", { name: "Switch sessions?" }).waitFor();
@@ -79,10 +79,10 @@ story(async (stage) => {
     await page.goto("/dashboard/session");
     await page.getByText("This browser is logged in as").waitFor();
     await page.goto(`/dashboard/login#${other.key}`);
-    await page.getByRole("button", { name: "Switch to somebody else" }).click();
+    await page.getByRole("button", { name: "Switch to another user" }).click();
     await page.getByRole("navigation", { name: "Rooms" }).waitFor();
     await page.getByRole("link", { name: "Session" }).click();
-    await page.getByText("logged in as somebody else").waitFor();
+    await page.getByText("logged in as another user").waitFor();
     await page.getByRole("button", { name: "Log out everywhere" }).click();
     await page.getByLabel("API key").waitFor();
   });

@@ -26,6 +26,7 @@ pub mod home;
 pub mod hops;
 pub mod id;
 pub mod invalid;
+pub mod json_nesting;
 pub mod key;
 pub mod lane;
 pub mod limiter;

@@ -65,6 +65,19 @@ impl Verification {
         Self { since: now, tries: 0, next: now, keeps_events, last_error: None }
     }
 
+    /// One that begins now, for an endpoint that was sent a challenge before: the pause between two challenges holds.
+    pub fn begin_after(challenged_at: Option<Time>, now: Time, keeps_events: bool) -> Self {
+        let next = challenged_at.map_or(now, |at| now.max(at + BETWEEN));
+        Self { next, ..Self::begin(now, keeps_events) }
+    }
+
+    /// The same for an endpoint that was not asked after all, since no connection to its address was free: the try
+    /// does not count, and another one follows at `next`.
+    pub fn not_asked(&self, next: Time) -> Self {
+        let next = next.min(self.since + PATIENCE);
+        Self { tries: self.tries.saturating_sub(1), next, ..self.clone() }
+    }
+
     /// Whether it may begin anew by hand: nobody may have an endpoint asked again and again.
     pub fn may_begin_anew(&self, now: Time) -> bool {
         now >= self.since + BETWEEN
@@ -128,6 +141,26 @@ mod tests {
         let verification = Verification::begin(Time::from_secs(1_000), false);
         assert!(!verification.may_begin_anew(Time::from_secs(1_029)));
         assert!(verification.may_begin_anew(Time::from_secs(1_030)));
+    }
+
+    #[test]
+    fn pause_between_challenges_holds_when_a_verification_begins_again() {
+        let now = Time::from_secs(1_000);
+        assert_eq!(Verification::begin_after(None, now, true), Verification::begin(now, true));
+        let next =
+            |challenged_at| Verification::begin_after(Some(Time::from_secs(challenged_at)), now, true).next;
+        assert_eq!(next(990), Time::from_secs(1_020));
+        assert_eq!(next(970), now);
+        assert_eq!(next(5), now);
+    }
+
+    #[test]
+    fn endpoint_that_was_not_asked_keeps_its_tries() {
+        let begin = Time::from_secs(1_000);
+        let asked = Verification::begin(begin, false).asked(begin).unwrap();
+        let soon = Time::from_secs(1_001);
+        assert_eq!(asked.not_asked(soon), Verification { next: soon, ..Verification::begin(begin, false) });
+        assert_eq!(asked.not_asked(Time::FOREVER).next, begin + PATIENCE);
     }
 
     #[test]

@@ -144,6 +144,9 @@ pub struct WebhookSpec {
     /// The URL that has echoed a challenge, if one has.
     #[serde(default)]
     pub verified_url: Option<String>,
+    /// When its endpoint was last sent a challenge, at whichever URL.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub challenged_at: Option<Time>,
     /// Who manages it.
     #[serde(default)]
     pub managed_by: ManagedBy,
@@ -343,7 +346,11 @@ impl Webhook {
                 self.state = pending.cloned().unwrap_or(WebhookState::Active);
             }
             WebhookState::Active if !is_verified => {
-                self.state = WebhookState::PendingVerification(Verification::begin(now, keeps_events));
+                // Another URL is another endpoint. The same one is not asked again before the pause between two
+                // challenges is over, or disabling and enabling the webhook would send one each time.
+                let challenged_at = spec.challenged_at.filter(|_| !moved);
+                let verification = Verification::begin_after(challenged_at, now, keeps_events);
+                self.state = WebhookState::PendingVerification(verification);
             }
             // Whoever gives the check up decides so.
             WebhookState::PendingVerification(_) if !spec.verify_url => self.state = WebhookState::Active,

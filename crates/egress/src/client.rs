@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use crate::{
     Answered, Config, Exchange, Failed, MAX_BUFFER_BYTES, Outbound, Timings,
-    connector::{Connector, OWNER},
+    connector::{Connector, REQUEST, RequestContext},
     error::{self, SetupError, Verdict},
     stream::{Link, Payload, Phases, is_unsent},
 };
@@ -143,11 +143,11 @@ impl Client {
     /// timeout. Dropping the future gives the exchange up.
     pub async fn post(&self, request: Outbound) -> Exchange {
         let start = (self.0.stopwatch)();
-        let (limit, owner) = (request.timeout, request.owner);
+        let context = RequestContext { owner: request.owner, timeout: request.timeout };
         let (mut request, unsent) = prepare(request);
         let mut progress = Progress::new(capture_connection(&mut request), unsent);
-        let exchange = OWNER.scope(owner, self.0.exchange(request, start, &mut progress));
-        let result = match timeout(limit, exchange).await {
+        let exchange = REQUEST.scope(context, self.0.exchange(request, start, &mut progress));
+        let result = match timeout(context.timeout, exchange).await {
             Ok(result) => result,
             Err(_) => Err(error::timed_out(progress.status.is_some())),
         };

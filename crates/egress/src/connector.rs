@@ -41,7 +41,8 @@ const MAX_TRIED: usize = 4;
 const GRACE: Duration = Duration::from_millis(50);
 
 /// How long a connection may wait, over all its addresses, for another one to be closed where as many as allowed are open.
-/// Far shorter than the usual timeout of a request (30 s), so that the wait seldom counts as the receiver's failure.
+/// Far shorter than the usual timeout of a request (30 s), and never more than half of it, so that the end of the wait is
+/// reported as what it is and not as a timeout of the receiver.
 const MAX_PERMIT_WAIT: Duration = Duration::from_millis(500);
 /// A name without an address, or a refused one, is reported after a multiple of this. It covers the difference
 /// between an answer from a cache, the hosts file or a denied name, and one from a name server nearby.
@@ -49,8 +50,17 @@ const NAME_FAILURE_STEP: Duration = Duration::from_millis(100);
 const REASONS: usize = Unreachable::LABELS.len();
 
 tokio::task_local! {
-    /// For whom the request of this task is sent; see [`crate::Outbound::owner`].
-    pub(crate) static OWNER: u64;
+    /// The request that is sent in this task.
+    pub(crate) static REQUEST: RequestContext;
+}
+
+/// What a connection has to know of the request that it is opened for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestContext {
+    /// For whom the request is sent; see [`crate::Outbound::owner`].
+    pub(crate) owner: u64,
+    /// How long the whole request may take.
+    pub(crate) timeout: Duration,
 }
 
 /// Makes the connections of the client. Cheap to clone.
@@ -123,10 +133,11 @@ impl Service<Uri> for Connector {
     fn call(&mut self, uri: Uri) -> Self::Future {
         let dialer = self.0.clone();
         // hyper calls this in the task of the request that wants the connection, and may finish it in another one.
-        let owner = OWNER.try_with(|owner| *owner).unwrap_or_default();
+        let without_limit = RequestContext { owner: 0, timeout: Duration::MAX };
+        let request = REQUEST.try_with(|request| *request).unwrap_or(without_limit);
         Box::pin(async move {
             let mut phases = Phases::default();
-            let stream = dialer.dial(&uri, owner, &mut phases).await;
+            let stream = dialer.dial(&uri, request, &mut phases).await;
             stream.map(TokioIo::new).map_err(|cause| ConnectFailed { cause, phases })
         })
     }
@@ -140,7 +151,7 @@ struct Destination<'a> {
 }
 
 impl Dialer {
-    async fn dial(&self, uri: &Uri, owner: u64, phases: &mut Phases) -> Result<Stream, Cause> {
+    async fn dial(&self, uri: &Uri, request: RequestContext, phases: &mut Phases) -> Result<Stream, Cause> {
         let is_https = uri.scheme() == Some(&Scheme::HTTPS);
         let host = uri.host().ok_or(Cause::NoSuchName)?;
         let port = uri.port_u16().unwrap_or(if is_https { 443 } else { 80 });
@@ -154,7 +165,7 @@ impl Dialer {
             }
             None => self.resolve(&to, phases).await?,
         };
-        let (socket, permit) = self.reach(&addresses, port, owner, phases).await?;
+        let (socket, permit) = self.reach(&addresses, port, request, phases).await?;
         let stream = match is_https {
             true => self.encrypt(host, socket, permit, phases).await?,
             false => Stream::plain(socket, permit, *phases, self.max_answer),
@@ -258,18 +269,18 @@ impl Dialer {
         &self,
         addresses: &[IpAddr],
         port: u16,
-        owner: u64,
+        request: RequestContext,
         phases: &mut Phases,
     ) -> Result<(TcpStream, Permit), Cause> {
         let tried = &addresses[..addresses.len().min(MAX_TRIED)];
         // Each gets its share, so that a first address that swallows packets leaves time for the next.
         let parts = u32::try_from(tried.len()).unwrap_or(1).max(1);
         let share = self.connect_timeout / parts;
-        let wait = self.connect_timeout.min(MAX_PERMIT_WAIT) / parts;
+        let wait = self.connect_timeout.min(MAX_PERMIT_WAIT).min(request.timeout / 2) / parts;
         let start = (self.stopwatch)();
         let mut reached = Err(Cause::Unreachable);
         for address in tried {
-            let Some(permit) = self.connections.acquire(*address, owner, wait).await else {
+            let Some(permit) = self.connections.acquire(*address, request.owner, wait).await else {
                 reached = Err(Cause::AddressBusy);
                 continue;
             };

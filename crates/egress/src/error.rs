@@ -46,7 +46,7 @@ pub(crate) enum Cause {
     NoSuchName,
     /// As many connections as allowed are open to the host's addresses.
     AddressBusy,
-    /// Nobody could say whether the host has an address.
+    /// No name server said whether the host has an address.
     ResolverFailed,
     /// No address could be reached. Deliberately without the reason.
     Unreachable,

@@ -23,8 +23,8 @@ pub const MAX_BATCH_WORK: u64 = 1 << 29;
 /// What compiling a schema counts for: some milliseconds.
 pub(crate) const COMPILE_WORK: u64 = 1 << 21;
 /// How many checks of one tenant wait for a thread, and how many in all.
-const MAX_WAITING_PER_TENANT: usize = 64;
-const MAX_WAITING: usize = 1024;
+const MAX_WAITING_PER_TENANT: usize = 256;
+const MAX_WAITING: usize = 4096;
 /// How long a check waits for a thread.
 const THREAD_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -120,6 +120,26 @@ impl Engine {
     ) -> Result<T, StoreError> {
         self.0.run_on_thread(tenant, job).await
     }
+
+    /// Does work of a known size for a tenant: immediately if it is little, otherwise on one of the threads for checks.
+    /// Fails if too much waits for them.
+    pub async fn run_counted<T: Send + 'static>(
+        &self,
+        tenant: &TenantId,
+        work: u64,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, StoreError> {
+        if work > MAX_INLINE_WORK {
+            return self.run_check(tenant, job).await;
+        }
+        self.note_inline_work(work);
+        Ok(job())
+    }
+
+    /// Counts work that the caller does on the runtime itself: at most [`MAX_INLINE_WORK`].
+    pub fn note_inline_work(&self, work: u64) {
+        self.0.note_inline_work(work);
+    }
 }
 
 impl Inner {
@@ -137,13 +157,20 @@ impl Inner {
         if work > MAX_INLINE_WORK {
             return Ok(self.run_on_thread(tenant, job).await?);
         }
-        if work > self.largest_inline_work.fetch_max(work, Ordering::Relaxed) {
-            self.metrics.largest_inline_work.set(i64::try_from(work).unwrap_or(i64::MAX));
-        }
+        self.note_inline_work(work);
         if let Some(batch) = batch {
             batch.add_inline_work(work);
         }
         Ok(job())
+    }
+
+    fn note_inline_work(&self, work: u64) {
+        // Most work is less than the largest so far, and reading alone does not take the cache line from other cores.
+        if work > self.largest_inline_work.load(Ordering::Relaxed)
+            && work > self.largest_inline_work.fetch_max(work, Ordering::Relaxed)
+        {
+            self.metrics.largest_inline_work.set(i64::try_from(work).unwrap_or(i64::MAX));
+        }
     }
 
     pub(crate) async fn run_on_thread<T: Send + 'static>(

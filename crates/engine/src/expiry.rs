@@ -18,8 +18,8 @@ pub(crate) const EXPIRED: &str = "expired";
 const LOOK: Duration = Duration::from_secs(30);
 /// Webhooks looked at, and deliveries ended, in one step.
 const STEP: usize = 500;
-/// How long a challenge waits when the host of its URL has no free slot.
-const HOST_BUSY_RETRY_DELAY: Duration = Duration::from_secs(1);
+/// How long a challenge waits when the host of its URL has no free slot, or its address no free connection.
+pub(crate) const HOST_BUSY_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 impl Inner {
     /// Gives up on what has waited for too long, whatever held it back.

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use http::{HeaderMap, HeaderValue, header};
 use redrive_core::{
     EventId, TenantId, Time, WebhookId,
+    outcome::SendFailure,
     reach::HostKey,
     signature,
     verification::{CHALLENGE, NOT_VERIFIED, challenge_body, is_echo},
@@ -20,6 +21,7 @@ use crate::{
         owned, text,
     },
     clock,
+    expiry::HOST_BUSY_RETRY_DELAY,
     tenant_slots::{SlotLimits, TenantSlots},
 };
 
@@ -68,6 +70,15 @@ pub(crate) enum VerifyResult {
     NotDue,
 }
 
+/// Why an endpoint did not echo.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum EchoError {
+    /// No connection to its address was free. The endpoint got no request.
+    NotAsked,
+    /// What happened, in words for the owner.
+    Failed(String),
+}
+
 impl Inner {
     /// Asks the endpoint of a webhook that waits for its echo, if it is time to and this node sends for its tenant.
     /// Of several nodes, the one that first notes that it asks does.
@@ -93,7 +104,10 @@ impl Inner {
                 return Err(());
             }
             webhook.state = match verification.asked(now) {
-                Some(asked) => WebhookState::PendingVerification(asked),
+                Some(asked) => {
+                    webhook.spec.challenged_at = Some(now);
+                    WebhookState::PendingVerification(asked)
+                }
                 None => WebhookState::Disabled(NOT_VERIFIED.into()),
             };
             Ok(())
@@ -126,6 +140,7 @@ impl Inner {
     async fn verify(self: Arc<Self>, webhook: Webhook) {
         let (tenant, id, url) = (&webhook.tenant, webhook.id, &webhook.spec.url);
         let echoed = self.ask_for_echo(&webhook).await;
+        let retry_at = self.clock.now() + HOST_BUSY_RETRY_DELAY;
         let note = |webhook: &mut Webhook| {
             // Another URL has to be asked itself.
             let WebhookState::PendingVerification(verification) = &mut webhook.state else { return Err(()) };
@@ -137,7 +152,8 @@ impl Inner {
                     webhook.spec.verified_url = Some(url.clone());
                     webhook.state = WebhookState::Active;
                 }
-                Err(why) => verification.last_error = Some(why.clone()),
+                Err(EchoError::NotAsked) => *verification = verification.not_asked(retry_at),
+                Err(EchoError::Failed(why)) => verification.last_error = Some(why.clone()),
             }
             Ok(())
         };
@@ -154,8 +170,8 @@ impl Inner {
     }
 
     /// Has the endpoint send a challenge back, or tells its owner why that did not work.
-    async fn ask_for_echo(&self, webhook: &Webhook) -> Result<(), String> {
-        let unusable = |_| "the webhook's URL cannot be used".to_owned();
+    async fn ask_for_echo(&self, webhook: &Webhook) -> Result<(), EchoError> {
+        let unusable = |_| EchoError::Failed("the webhook's URL cannot be used".to_owned());
         let target = Target::parse(&webhook.spec.url).map_err(unusable)?;
         let challenge = clock::secret_hex();
         let body = challenge_body(&challenge);
@@ -165,11 +181,16 @@ impl Inner {
         if exchange.result.is_err() {
             self.metrics.set_egress_refused(self.egress.refusals());
         }
-        let answer = exchange.result.map_err(|failed| failed.message)?;
+        let answer = exchange.result.map_err(|failed| match failed.failure {
+            SendFailure::HostBusy => EchoError::NotAsked,
+            _ => EchoError::Failed(failed.message),
+        })?;
         match is_echo(&challenge, answer.status, &answer.body_sample) {
             true => Ok(()),
             false => {
-                Err(format!("the endpoint answered {} and did not send the challenge back", answer.status))
+                let why =
+                    format!("the endpoint answered {} and did not send the challenge back", answer.status);
+                Err(EchoError::Failed(why))
             }
         }
     }

@@ -142,13 +142,19 @@ pub trait Gates {
         circuit: SavedCircuit,
         cause: Option<Cause>,
     ) -> Answer<'_, ()>;
-    /// The times for which a webhook's circuit was open and that were not over at `from`, oldest first.
-    fn circuit_periods(&self, webhook: WebhookId, from: Time, limit: usize) -> Answer<'_, Vec<Period>>;
+    /// The times for which the circuit of a tenant's webhook was open and that were not over at `from`, oldest first.
+    fn circuit_periods(
+        &self,
+        tenant: TenantId,
+        webhook: WebhookId,
+        from: Time,
+        limit: usize,
+    ) -> Answer<'_, Vec<Period>>;
     /// The times for which circuits of a tenant were open, those that opened last first.
-    fn incidents(&self, tenant: TenantId, limit: usize) -> Answer<'_, Vec<Incident>>;
-    /// Up to `limit` of a tenant's webhooks whose circuits are not closed, or were set by hand.
-    fn circuits(&self, tenant: TenantId, limit: usize) -> Answer<'_, Vec<Runtime>>;
-    /// The same for several webhooks of a tenant, in one read; webhooks without such times are left out.
+    fn incidents(&self, tenant: TenantId, visibility: Visibility, limit: usize) -> Answer<'_, Vec<Incident>>;
+    /// Up to `limit` of a tenant's webhooks whose circuits are not closed, or were set manually.
+    fn circuits(&self, tenant: TenantId, visibility: Visibility, limit: usize) -> Answer<'_, Vec<Runtime>>;
+    /// The times for which the circuits of several webhooks of a tenant were open, in one read; webhooks without such times are left out.
     fn circuit_periods_of(
         &self,
         tenant: TenantId,
@@ -179,8 +185,8 @@ pub trait Gates {
         limit: usize,
         cause: Option<Cause>,
     ) -> Answer<'_, Step>;
-    /// Webhooks that were to be disabled or verified by now, the longest due first, without those of the tenants in
-    /// `except`.
+    /// Webhooks that were to be disabled or verified by now, the longest due first. Verifications of the tenants in
+    /// `except` are left out.
     fn expiring(&self, now: Time, limit: usize, except: Vec<TenantId>) -> Answer<'_, Expiring>;
 }
 
@@ -225,8 +231,15 @@ pub trait Webhooks {
     fn webhook(&self, tenant: TenantId, id: WebhookId) -> Answer<'_, Option<Versioned>>;
     /// Webhooks by id, deleted ones too, of whatever tenant: for deliveries that are claimed.
     fn webhooks_by_id(&self, ids: Vec<WebhookId>) -> Answer<'_, Vec<Webhook>>;
+    /// Webhooks of a tenant by id, deleted ones too: for the tenant's own users.
+    fn tenant_webhooks_by_id(&self, tenant: TenantId, ids: Vec<WebhookId>) -> Answer<'_, Vec<Webhook>>;
     /// A tenant's webhooks, newest first.
-    fn list_webhooks(&self, tenant: TenantId, page: PageRequest<WebhookId>) -> Answer<'_, Vec<Webhook>>;
+    fn list_webhooks(
+        &self,
+        tenant: TenantId,
+        visibility: Visibility,
+        page: PageRequest<WebhookId>,
+    ) -> Answer<'_, Vec<Webhook>>;
     /// The first `limit` changes after `version`; everything that is not deleted after version 0. None: no
     /// such tenant.
     fn config_changes(
@@ -476,8 +489,11 @@ pub trait MailAddresses {
         by: ConfirmedBy,
         now: Time,
     ) -> Answer<'_, bool>;
-    /// What is known of these addresses of a tenant, by address.
+    /// What is known of these addresses of a tenant, by address: for the tenant's own users.
     fn mail_addresses(&self, tenant: TenantId, addresses: Vec<String>) -> Answer<'_, Vec<MailAddress>>;
+    /// What is known of these addresses of a tenant, by address: for the sender of notifications, which does not wait
+    /// for the reads of the tenant's users.
+    fn recipient_addresses(&self, tenant: TenantId, addresses: Vec<String>) -> Answer<'_, Vec<MailAddress>>;
     /// Counts an e-mail against its limits, or returns which one is reached.
     fn reserve_mail(&self, reservation: MailReservation) -> Answer<'_, ReserveResult>;
     /// Returns a reservation whose e-mail was not sent.

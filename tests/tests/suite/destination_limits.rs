@@ -3,7 +3,7 @@
 // A test that cannot go on should panic.
 #![allow(clippy::unwrap_used)]
 
-use redrive_testkit::{Api, Receiver, Redrive, Setup};
+use redrive_testkit::{Api, Receiver, Redrive, Reply, Setup};
 use redrive_tests::{delivery_is, delivery_of, delivery_when, id, text};
 use serde_json::{Value, json};
 
@@ -72,6 +72,31 @@ async fn delivery_beyond_the_connections_of_its_address_is_put_back_without_an_a
         let delivery = delivery_is(&api, id(delivery), "delivered").await;
         assert_eq!(delivery["attempt_count"], 1, "waiting for a connection is no attempt");
     }
+}
+
+#[tokio::test]
+async fn challenge_without_a_free_connection_is_no_try() {
+    let (slow, gate) = Receiver::held(200).await;
+    let echo = Receiver::with(|arrival| Reply::status(200).body(arrival.body.clone())).await;
+    let setup = Setup::new().env("REDRIVE_EGRESS_MAX_CONNECTIONS_PER_ADDRESS", "1");
+    let redrive = Redrive::start_with(setup).await;
+    let api = redrive.api();
+    api.create_webhook(&slow.url(), json!({"events": ["slow"]})).await;
+    api.publish("slow", json!({})).await;
+    slow.wait_for(1).await;
+    let webhook = api.create_webhook(&echo.url(), json!({"events": ["*"], "verify_url": true})).await;
+    let path = format!("/v1/webhooks/{}", id(&webhook));
+    // Several challenges find the only connection in use.
+    for _ in 0..8 {
+        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+        let verification = api.get(&path).await.expect(200)["verification"].clone();
+        assert!(verification["tries"].as_u64().is_some_and(|tries| tries <= 1), "{verification}");
+        assert!(verification["last_error"].is_null(), "{verification}");
+    }
+    assert_eq!(echo.count(), 0);
+    gate.open();
+    api.eventually("it is verified", &path, |webhook| webhook["state"] == "active").await;
+    assert_eq!(echo.count(), 1);
 }
 
 async fn metrics_of(api: &Api) -> String {

@@ -374,6 +374,15 @@ async fn operator_managed_webhook_does_not_exist_for_portal_sessions() {
     let (dead_hidden, dead_shown) = (to(&hidden), to(&shown));
     let operation = json!({"start_at": "2100-01-01T00:00:00Z", "filter": {"webhook_ids": [id(&hidden)]}});
     let operation = api.post("/v1/dlq/retry-batch", operation).await.expect(202);
+    // One that names no webhook works on all of them.
+    let on_all = json!({"start_at": "2100-01-01T00:00:00Z", "filter": {"event_types": ["order.created"]}});
+    let on_all = api.post("/v1/dlq/retry-batch", on_all).await.expect(202);
+    let both_reported = |page: &Value| {
+        [&hidden, &shown]
+            .iter()
+            .all(|webhook| entries(page).iter().any(|one| one["webhook_id"] == webhook["id"]))
+    };
+    api.eventually("both deaths are reported", "/v1/notifications", both_reported).await;
     let customer = session(&redrive, json!(["manage_endpoints", "resend", "secrets", "limits"])).await;
 
     // Listings, statistics and exports have nothing of it.
@@ -392,17 +401,22 @@ async fn operator_managed_webhook_does_not_exist_for_portal_sessions() {
         format!("{event_path}/attempts"),
         "/v1/dlq/batch-operations".to_owned(),
         "/v1/notifications".to_owned(),
+        "/v1/notifications?limit=1".to_owned(),
+        "/v1/events".to_owned(),
     ] {
         let answer = customer.get(&path).await;
         assert_eq!(answer.status, 200, "{path}");
         let body = String::from_utf8_lossy(&answer.body);
         let webhook_in_query = path.contains(id(&hidden));
-        for secret in [id(&hidden), &dead_hidden, id(&operation)] {
+        for secret in [id(&hidden), &dead_hidden, id(&operation), id(&on_all)] {
             assert!(!body.contains(secret) || webhook_in_query && secret == id(&hidden), "{path}: {body}");
         }
     }
     assert_eq!(entries(&customer.get("/v1/webhooks?limit=1").await.expect(200))[0]["id"], shown["id"]);
     assert_eq!(customer.get("/v1/dlq/stats").await.expect(200)["size"], 1);
+    let reported = entries(&customer.get("/v1/notifications").await.expect(200));
+    assert_eq!(reported.len(), 1, "{reported:?}");
+    assert_eq!(reported[0]["webhook_id"], shown["id"]);
 
     // It cannot be reached by its id, nor what belongs to it.
     let webhook = format!("/v1/webhooks/{}", id(&hidden));
@@ -413,6 +427,7 @@ async fn operator_managed_webhook_does_not_exist_for_portal_sessions() {
         format!("/v1/deliveries/{dead_hidden}"),
         format!("/v1/deliveries/{dead_hidden}/attempts"),
         format!("/v1/dlq/batch-operations/{}", id(&operation)),
+        format!("/v1/dlq/batch-operations/{}", id(&on_all)),
     ] {
         customer.get(&path).await.expect(404);
     }
@@ -454,6 +469,66 @@ async fn operator_managed_webhook_does_not_exist_for_portal_sessions() {
     api.delete(&webhook).await.expect(204);
     let history = customer.get("/v1/deliveries").await;
     assert!(!String::from_utf8_lossy(&history.body).contains(&dead_hidden));
+}
+
+#[tokio::test]
+async fn pages_of_a_session_are_full_in_spite_of_operator_managed_webhooks() {
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let receiver = Receiver::start().await;
+    let mut shown = Vec::new();
+    for n in 0..40 {
+        let managed_by = if n % 8 == 0 { "tenant" } else { "operator" };
+        let webhook =
+            api.create_webhook(&receiver.url_at(&format!("/{n}")), json!({"managed_by": managed_by})).await;
+        if n % 8 == 0 {
+            shown.insert(0, id(&webhook).to_owned());
+        }
+    }
+    let customer = session(&redrive, json!(["view"])).await;
+    let list = async |query: String| customer.get(&format!("/v1/webhooks?{query}")).await.expect(200);
+    let ids = |page: &Value| entries(page).iter().map(|one| id(one).to_owned()).collect::<Vec<_>>();
+    assert_eq!(ids(&list("limit=3".into()).await), shown[..3]);
+    assert_eq!(
+        ids(&list("limit=2&offset=1".into()).await),
+        shown[1..3],
+        "an offset counts what is shown alone"
+    );
+    let (mut walked, mut query) = (Vec::new(), "limit=1".to_owned());
+    loop {
+        let page = list(query).await;
+        walked.extend(ids(&page));
+        let Some(cursor) = page["next_cursor"].as_str() else { break };
+        query = format!("limit=1&cursor={cursor}");
+    }
+    assert_eq!(walked, shown);
+}
+
+#[tokio::test]
+async fn events_about_operator_managed_webhooks_are_not_published() {
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let (refusing, operational) = (Receiver::answering(400).await, Receiver::start().await);
+    api.create_webhook(&operational.url(), json!({"events": ["redrive.*"]})).await;
+    let once = |managed_by: &str, event: &str| json!({"managed_by": managed_by, "events": [event], "retry_config": {"max_attempts": 1}});
+    let hidden = api.create_webhook(&refusing.url(), once("operator", "first")).await;
+    let shown = api.create_webhook(&refusing.url(), once("tenant", "second")).await;
+    api.publish("first", json!(1)).await;
+    let listed = |webhook: &Value| {
+        let webhook = webhook["id"].clone();
+        move |page: &Value| {
+            entries(page).iter().any(|one| one["webhook_id"] == webhook && one["next_try_at"].is_null())
+        }
+    };
+    api.eventually("the first death is reported", "/v1/notifications", listed(&hidden)).await;
+    api.publish("second", json!(1)).await;
+    api.eventually("the second death is reported", "/v1/notifications", listed(&shown)).await;
+    operational.wait_for(1).await;
+    let arrived: Vec<_> = operational.arrivals().iter().map(|one| one.json().to_string()).collect();
+    assert!(
+        arrived.iter().all(|body| body.contains(id(&shown)) && !body.contains(id(&hidden))),
+        "{arrived:?}"
+    );
 }
 
 /// A page, a text, and whether the page shows it.

@@ -1,4 +1,4 @@
-//! What each keyword costs, in units of one plain rule. The test `prices_as_measured` measures them.
+//! What each keyword costs, in units of one plain rule. The benchmark `prices` measures them.
 
 use serde_json::Value;
 

@@ -249,6 +249,16 @@ fn nothing_is_active_with_a_url_that_has_not_echoed() {
     assert_eq!(after(to_verify(older(true), "a", Some("a")), Some(&waits)), Active);
     let enabled = to_verify(Active, "b", Some("a"));
     assert_eq!(after(enabled, Some(&waits)), older(true), "enabling sends no further challenge");
+    // Neither does disabling and enabling it, before the pause between two challenges is over.
+    let challenged = |url: &str, state| {
+        let mut webhook = to_verify(state, url, None);
+        webhook.spec.challenged_at = Some(Time::from_millis(4_000));
+        webhook
+    };
+    let off = challenged("b", Disabled("why".into()));
+    let later = Verification { next: Time::from_millis(34_000), ..Verification::begin(now, false) };
+    assert_eq!(after(challenged("b", Active), Some(&off)), PendingVerification(later));
+    assert_eq!(after(challenged("c", Active), Some(&off)), pending(false), "another endpoint");
     let mut careless = waits.clone();
     careless.spec.verify_url = false;
     assert_eq!(after(careless, Some(&waits)), Active);

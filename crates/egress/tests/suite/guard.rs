@@ -133,6 +133,9 @@ async fn connections_to_one_address_are_bounded_whatever_the_name() {
     }
     let message = failed(send("127.0.0.1", 3).await.unwrap(), SendFailure::HostBusy).message;
     assert!(message.contains("too many connections"), "{message}");
+    // A request that may take less time than the wait does not report a timeout of the receiver.
+    let short = Outbound { owner: 3, ..outbound(&server.url(), Duration::from_millis(400)) };
+    failed(client.post(short).await, SendFailure::HostBusy);
     assert_eq!(server.connections(), 2);
     // A connection that is waited for is used as soon as there is one.
     let waiting = send("127.0.0.1", 3);

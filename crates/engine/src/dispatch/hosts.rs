@@ -192,10 +192,7 @@ impl State {
         queue.in_turn = true;
         let class = queue.lane.class();
         self.hosts.wait(host, class, tenant, (webhook, lane), first);
-        let waits_at = &mut self.tenants[tenant].waits_at;
-        if !waits_at.contains(&host) {
-            waits_at.push(host);
-        }
+        self.tenants[tenant].waits_at.insert(host);
     }
 
     /// Ends the wake-up of a lane that leaves its tenant's line.
@@ -274,7 +271,7 @@ impl State {
             return;
         }
         waits_at.retain(|host| self.hosts.has_lanes_of(*host, tenant));
-        self.hosts.to_wake.extend_from_slice(waits_at);
+        self.hosts.to_wake.extend(waits_at.iter());
         self.wake_hosts();
     }
 

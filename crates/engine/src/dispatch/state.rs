@@ -2,7 +2,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BinaryHeap, HashMap, VecDeque},
+    collections::{BTreeSet, BinaryHeap, HashMap, VecDeque},
 };
 
 use redrive_core::{
@@ -39,7 +39,7 @@ pub(super) struct Tenant {
     pub(super) parked: bool,
     pub(super) blocked_until: Option<Time>,
     /// Indexes of hosts at which lanes of it wait; some may not wait there any more.
-    pub(super) waits_at: Vec<usize>,
+    pub(super) waits_at: BTreeSet<usize>,
 }
 
 pub(super) struct State {

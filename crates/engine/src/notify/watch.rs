@@ -12,7 +12,7 @@ use redrive_core::{
     outcome::FailureCategory,
     webhook::Webhook,
 };
-use redrive_store::{PageRequest, StoreError};
+use redrive_store::{PageRequest, StoreError, Visibility};
 
 use super::causes::cause;
 use crate::{Engine, Inner, ids::ById};
@@ -112,7 +112,7 @@ impl Inner {
         let mut after = None;
         loop {
             let page = PageRequest { after, offset: 0, limit: STEP as u32 };
-            let webhooks = self.store.list_webhooks(tenant.clone(), page).await?;
+            let webhooks = self.store.list_webhooks(tenant.clone(), Visibility::All, page).await?;
             let now = self.clock.now();
             let due = |webhook: &&Webhook| {
                 webhook.state.gets_events() && secret_is_due(&webhook.secrets, rotate_after, now)

@@ -46,7 +46,7 @@ async fn a_circuit_opens_lets_probes_through_and_closes() {
     world.clock.advance(Duration::from_millis(1));
     world.until("all are delivered", all_are(DeliveryStatus::Delivered, 20)).await;
     assert_eq!(world.circuit(&hook).await.state, CircuitState::Closed);
-    let periods = world.store.circuit_periods(hook.id, START, 10).await.unwrap();
+    let periods = world.store.circuit_periods(hook.tenant.clone(), hook.id, START, 10).await.unwrap();
     assert_eq!(periods.len(), 1);
     assert!(periods[0].ended_at.is_some() && !periods[0].forced);
     world.assert_settled().await;

@@ -7,7 +7,10 @@ use axum::{
     http::{Extensions, HeaderMap, StatusCode, Uri, header, request::Parts},
 };
 use bytes::Bytes;
-use redrive_core::Invalid;
+use redrive_core::{
+    Invalid, TenantId,
+    json_nesting::{MAX_PAYLOAD_NESTING, is_nested_deeper},
+};
 use serde::{
     Deserialize, Deserializer,
     de::{
@@ -106,7 +109,12 @@ impl<N: Needs> FromRequestParts<AppState> for May<N> {
         let address = client_address(&parts.extensions);
         let caller = match known {
             Some(caller) => caller,
-            None => caller(&parts.headers, &parts.extensions, app).await?.ok_or(AppError::Unauthorized)?,
+            None => {
+                let caller =
+                    caller(&parts.headers, &parts.extensions, app).await?.ok_or(AppError::Unauthorized)?;
+                parts.extensions.insert(caller.clone());
+                caller
+            }
         };
         N::check(&caller)?;
         Ok(Self(Actor { caller, address }, PhantomData))
@@ -349,60 +357,90 @@ impl FromRequest<AppState> for Batch {
 /// A JSON body of at most so many bytes.
 pub(crate) struct Json<T, const MAX_BYTES: usize = MAX_OBJECT_BYTES>(pub T);
 
-impl<T: DeserializeOwned, const MAX_BYTES: usize> FromRequest<AppState> for Json<T, MAX_BYTES> {
+impl<T: DeserializeOwned + Send + 'static, const MAX_BYTES: usize> FromRequest<AppState>
+    for Json<T, MAX_BYTES>
+{
     type Rejection = Problem;
 
-    async fn from_request(request: Request, _: &AppState) -> Result<Self, Problem> {
-        json(&read_raw(request, MAX_BYTES).await?.body).map(Self)
+    async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
+        read_json(request, app, MAX_BYTES).await.map(Self)
     }
 }
 
 /// A JSON body with a payload in it.
 pub(super) struct PayloadJson<T>(pub T);
 
-impl<T: DeserializeOwned> FromRequest<AppState> for PayloadJson<T> {
+impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for PayloadJson<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
-        json(&read_raw(request, max_payload_body(app)).await?.body).map(Self)
+        read_json(request, app, max_payload_body(app)).await.map(Self)
     }
 }
 
 /// A JSON body of at most so many bytes that may be left out, or null.
 pub(super) struct OptionalJson<T, const MAX_BYTES: usize = MAX_OBJECT_BYTES>(pub T);
 
-impl<T: DeserializeOwned + Default, const MAX_BYTES: usize> FromRequest<AppState>
+impl<T: DeserializeOwned + Default + Send + 'static, const MAX_BYTES: usize> FromRequest<AppState>
     for OptionalJson<T, MAX_BYTES>
 {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, _: &AppState) -> Result<Self, Problem> {
-        optional_json(request, MAX_BYTES).await.map(Self)
+    async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
+        optional_json(request, app, MAX_BYTES).await.map(Self)
     }
 }
 
 /// A JSON body with a payload in it that may be left out, or null.
 pub(super) struct OptionalPayloadJson<T>(pub T);
 
-impl<T: DeserializeOwned + Default> FromRequest<AppState> for OptionalPayloadJson<T> {
+impl<T: DeserializeOwned + Default + Send + 'static> FromRequest<AppState> for OptionalPayloadJson<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
-        optional_json(request, max_payload_body(app)).await.map(Self)
+        optional_json(request, app, max_payload_body(app)).await.map(Self)
     }
 }
 
-async fn optional_json<T: DeserializeOwned + Default>(
+async fn optional_json<T: DeserializeOwned + Default + Send + 'static>(
     request: Request,
+    app: &App,
     max_bytes: usize,
 ) -> Result<T, Problem> {
     if !has_body(request.headers()) {
         return Ok(T::default());
     }
-    match read_raw(request, max_bytes).await?.body.trim_ascii() {
+    let tenant = tenant_of(request.extensions());
+    let body = read_raw(request, max_bytes).await?.body;
+    match body.trim_ascii() {
         b"null" => Ok(T::default()),
-        body => json(body),
+        trimmed => parse(app, &tenant, body.slice_ref(trimmed)).await,
     }
+}
+
+async fn read_json<T: DeserializeOwned + Send + 'static>(
+    request: Request,
+    app: &App,
+    max_bytes: usize,
+) -> Result<T, Problem> {
+    let tenant = tenant_of(request.extensions());
+    parse(app, &tenant, read_raw(request, max_bytes).await?.body).await
+}
+
+/// The tenant whose share of the threads for checks a body of this request takes.
+fn tenant_of(extensions: &Extensions) -> TenantId {
+    let caller = extensions.get::<Arc<Caller>>();
+    caller.and_then(|caller| caller.acts_for(None).ok()).unwrap_or_default()
+}
+
+/// Parses the JSON body of a request, on a thread for checks if it is large.
+async fn parse<T: DeserializeOwned + Send + 'static>(
+    app: &App,
+    tenant: &TenantId,
+    body: Bytes,
+) -> Result<T, Problem> {
+    let work = PARSE_WORK_PER_BYTE * body.len() as u64;
+    app.engine().run_counted(tenant, work, move || json(&body)).await?
 }
 
 /// Whether a body comes with these headers.
@@ -429,8 +467,29 @@ impl FromRequest<AppState> for NoBody {
     }
 }
 
+/// Units of work for parsing one byte of a body: one whose payload is only skipped, and one that is parsed into values.
+/// They allow for a body that cannot be used, which is parsed again for the error.
+pub(super) const SKIP_WORK_PER_BYTE: u64 = 2;
+pub(super) const PARSE_WORK_PER_BYTE: u64 = 8;
+
+/// How deeply a body may be nested: as a payload may be, in an event in a list in an object.
+const MAX_BODY_NESTING: usize = MAX_PAYLOAD_NESTING + 3;
+
+/// Refuses a body that is nested too deeply, before it is parsed. A body is nested as deeply as it is long otherwise,
+/// and the parser keeps a stack of that size.
+pub(super) fn check_nesting(body: &[u8]) -> Result<(), Problem> {
+    if !is_nested_deeper(body, MAX_BODY_NESTING) {
+        return Ok(());
+    }
+    let detail = format!(
+        "the body is nested too deeply: lists and objects may be nested {MAX_PAYLOAD_NESTING} levels deep in a payload"
+    );
+    Err(Problem::new(StatusCode::BAD_REQUEST, "invalid_body", detail))
+}
+
 /// Reads a JSON object, and says where and why if it cannot be used.
 pub(super) fn json<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
+    check_nesting(body)?;
     // A list of values in the right order would pass for an object.
     let is_object = body.trim_ascii_start().starts_with(b"{");
     if !is_object && serde_json::from_slice::<IgnoredAny>(body).is_ok() {

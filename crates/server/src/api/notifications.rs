@@ -64,8 +64,8 @@ pub(crate) struct NotificationView {
     error: Option<String>,
 }
 
-/// How far a notification is: `waiting`, `told`, `nobody` (nobody is there to be told, or wants to be, or has confirmed its
-/// address), `suppressed` (a limit of e-mails was reached) or `given_up`.
+/// How far a notification is: `waiting`, `told` (sent), `nobody` (no recipient: none is set, has not muted it and has confirmed
+/// its address), `suppressed` (a limit of e-mails was reached) or `given_up`.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ChannelsView {
     /// As an event for operational webhooks.
@@ -113,5 +113,5 @@ async fn list(
 ) -> Result<axum::Json<Page<NotificationView>>, Problem> {
     let tenant = app.acts_for(&caller, paging.tenant_id.as_deref()).await?;
     let found = app.list_notices(tenant, paging.request()?).await?;
-    Ok(axum::Json(paging.page(found, |one| one.notice.id, NotificationView::from)))
+    Ok(axum::Json(paging.page_of(found, |one| one.notice.id, NotificationView::from)))
 }

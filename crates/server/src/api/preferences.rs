@@ -33,9 +33,9 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 /// What a tenant's owners want to hear of.
 #[derive(Serialize, ToSchema)]
 pub(super) struct NotificationsView {
-    /// Addresses that are told about all webhooks, beside each webhook's owner.
+    /// Addresses that receive notifications about all webhooks, beside each webhook's owner.
     emails: Vec<String>,
-    /// Kinds that nobody is told about, by any channel.
+    /// Kinds of notifications that are not sent by any channel.
     mute: Vec<Kind>,
     /// The language of mails; null for the server's.
     language: Option<Language>,
@@ -51,9 +51,9 @@ impl From<Notifications> for NotificationsView {
 /// What a tenant's owners want to hear of, and whether their addresses are confirmed.
 #[derive(Serialize, ToSchema)]
 pub(super) struct PreferencesView {
-    /// Addresses that are told about all webhooks, beside each webhook's owner.
+    /// Addresses that receive notifications about all webhooks, beside each webhook's owner.
     emails: Vec<String>,
-    /// Kinds that nobody is told about, by any channel.
+    /// Kinds of notifications that are not sent by any channel.
     mute: Vec<Kind>,
     /// The language of mails; null for the server's.
     language: Option<Language>,
@@ -115,10 +115,10 @@ impl From<AddressState> for AddressView {
 #[derive(Default, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct NotificationsChange {
-    /// Addresses that are told about all webhooks, beside each webhook's owner.
+    /// Addresses that receive notifications about all webhooks, beside each webhook's owner.
     #[schema(max_items = 10, example = json!(["ops@example.com"]))]
     emails: Option<Vec<String>>,
-    /// Kinds that nobody is told about, by any channel.
+    /// Kinds of notifications that are not sent by any channel.
     #[schema(max_items = 7, example = json!(["secret.due"]))]
     mute: Option<Vec<Kind>>,
     /// The language of mails; null for the server's.

@@ -101,7 +101,7 @@ impl App {
             BlockingContext { periods: periods.into_iter().collect(), ..BlockingContext::default() };
         if !context.periods.is_empty() {
             let blocked = context.periods.keys().copied().collect();
-            for webhook in self.store().webhooks_by_id(blocked).await? {
+            for webhook in self.store().tenant_webhooks_by_id(tenant.clone(), blocked).await? {
                 if let Ok(policy) = webhook.spec.retry_config.resolve(&self.rules.retry) {
                     context.first_delays.insert(webhook.id, policy.first_delay());
                 }

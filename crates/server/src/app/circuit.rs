@@ -56,7 +56,7 @@ impl App {
         })
         .await?;
         let gate = self.engine.gate_view(id).await?.ok_or(AppError::NotFound("webhook"))?;
-        self.with_periods(id, gate.circuit).await
+        self.with_periods(&tenant, id, gate.circuit).await
     }
 
     /// The states of these webhooks' circuits; webhooks that the tenant has not are left out.
@@ -71,11 +71,12 @@ impl App {
 
     pub(super) async fn with_periods(
         &self,
+        tenant: &TenantId,
         id: WebhookId,
         circuit: CircuitView,
     ) -> Result<CircuitSeen, AppError> {
         let from = self.engine.clock().now().back(PERIODS_OF);
-        let mut periods = self.store().circuit_periods(id, from, PERIODS).await?;
+        let mut periods = self.store().circuit_periods(tenant.clone(), id, from, PERIODS).await?;
         periods.reverse();
         Ok(CircuitSeen { circuit, periods, fallback: self.engine.is_in_fallback() })
     }

@@ -67,7 +67,7 @@ impl App {
         let backlog = backlogs.first().map(|(_, backlog)| *backlog).unwrap_or_default();
         let minutes = self.engine.rollups(Some(&tenant), vec![id], now.back(DAY)).await?;
         Ok(Health {
-            circuit: self.with_periods(id, gate.circuit).await?,
+            circuit: self.with_periods(&tenant, id, gate.circuit).await?,
             last_5_minutes: sum(&minutes, lately(now, 5 * MINUTE)),
             last_hour: sum(&minutes, lately(now, 60 * MINUTE)),
             last_24_hours: sum(&minutes, lately(now, DAY)),

@@ -47,7 +47,7 @@ impl App {
         if ids.is_empty() {
             return Ok(HashMap::new());
         }
-        let found = self.store().webhooks_by_id(ids.into_iter().collect()).await?;
+        let found = self.store().tenant_webhooks_by_id(view.id.clone(), ids.into_iter().collect()).await?;
         let own = found.into_iter().filter(|webhook| view.sees(webhook));
         Ok(own.map(|webhook| (webhook.id, Named::from(webhook))).collect())
     }

@@ -7,7 +7,7 @@ use redrive_core::{
     operation::{Among, OperationKind, OperationState, Selection, Turn},
 };
 use redrive_engine::TurnError;
-use redrive_store::{Operation, OperationOrder, PageRequest};
+use redrive_store::{Listed, Operation, OperationOrder, PageRequest};
 use serde_json::json;
 
 use super::{
@@ -155,15 +155,19 @@ impl App {
         &self,
         tenant: impl Into<TenantView>,
         page: PageRequest<OperationId>,
-    ) -> Result<Vec<Operation>, AppError> {
+    ) -> Result<Listed<Operation, OperationId>, AppError> {
         let view = tenant.into();
+        if !view.tenant_managed_only {
+            let found = self.store().list_operations(view.id, page).await?;
+            return Ok(Listed { found, stopped: None });
+        }
         let mut visible = VisiblePage::new(page);
-        while let Some(page) = visible.next_page() {
-            let found = self.store().list_operations(view.id.clone(), page).await?;
+        while let Some(round) = visible.next_round() {
+            let found = self.store().list_operations(view.id.clone(), round).await?;
             let (count, last) = (found.len(), found.last().map(|one| one.id));
             visible.add(count, last, self.visible_operations(&view, found).await?);
         }
-        Ok(visible.into_rows())
+        Ok(visible.finish()?)
     }
 
     /// Holds an operation, lets it go on, or ends it.

@@ -17,11 +17,11 @@ use super::{
     traffic::TrafficSeen,
 };
 
-/// How many of the worst endpoints are told.
+/// How many of the worst endpoints are returned.
 const WORST: usize = 10;
 /// Minutes of failing webhooks that are looked at to find them.
 const FAILED_MINUTES: usize = 10_000;
-/// How many incidents are told.
+/// How many incidents are returned.
 const INCIDENTS: usize = 20;
 /// Circuits that are not closed are counted up to here.
 const CIRCUITS: usize = 1_000;
@@ -117,7 +117,7 @@ impl App {
         Ok(Overview { traffic, queue, circuits, dead, worst, incidents })
     }
 
-    /// How many dead letters the caller sees, up to one more than is told.
+    /// How many dead letters the caller sees, counted up to one more than is returned.
     async fn dead_size(&self, tenant: &TenantView) -> Result<usize, AppError> {
         if !tenant.tenant_managed_only {
             return Ok(self.store().dead_size(tenant.id.clone(), DEAD + 1).await?);
@@ -131,10 +131,8 @@ impl App {
 
     /// How many circuits of a tenant are not closed.
     pub async fn circuits(&self, tenant: &TenantView) -> Result<CircuitsSeen, AppError> {
-        let mut found = self.store().circuits(tenant.id.clone(), CIRCUITS + 1).await?;
-        let hidden = self.hidden_webhooks(tenant).await?;
+        let found = self.store().circuits(tenant.id.clone(), tenant.visibility(), CIRCUITS + 1).await?;
         let mut seen = CircuitsSeen { more: found.len() > CIRCUITS, ..CircuitsSeen::default() };
-        found.retain(|runtime| !hidden.contains(&runtime.webhook));
         for circuit in found.iter().take(CIRCUITS).filter_map(|runtime| runtime.circuit.as_ref()) {
             match circuit.in_force() {
                 CircuitState::Closed => {}
@@ -149,8 +147,12 @@ impl App {
     pub async fn worst(&self, tenant: &TenantView, now: Time) -> Result<WorstSeen, AppError> {
         let from = glance::axis(now).begin();
         let mut found = self.engine.failures(tenant.id.clone(), from, FAILED_MINUTES).await?;
-        let hidden = self.hidden_webhooks(tenant).await?;
-        found.by_webhook.retain(|(webhook, _)| !hidden.contains(webhook));
+        if tenant.tenant_managed_only {
+            // Webhooks that were deleted since are among them: what they were is asked of the store.
+            let seen =
+                self.names(tenant, found.by_webhook.iter().map(|(webhook, _)| *webhook).collect()).await?;
+            found.by_webhook.retain(|(webhook, _)| seen.contains_key(webhook));
+        }
         let failing = found.by_webhook.len();
         let top = worst_of(found.by_webhook);
         let ids: Vec<_> = top.iter().map(|(webhook, _)| *webhook).collect();
@@ -166,7 +168,7 @@ impl App {
 
     /// The circuits of a tenant that opened lately, the last first.
     pub async fn incidents(&self, tenant: &TenantView) -> Result<Vec<IncidentSeen>, AppError> {
-        let found = self.store().incidents(tenant.id.clone(), INCIDENTS).await?;
+        let found = self.store().incidents(tenant.id.clone(), tenant.visibility(), INCIDENTS).await?;
         let names = self.names(tenant, found.iter().map(|incident| incident.webhook).collect()).await?;
         let seen = found.into_iter().filter_map(|incident| {
             let webhook = names.get(&incident.webhook)?.clone();

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 use redrive_core::{TenantId, Time, quota::Today};
-use redrive_store::{EventFilter, PageRequest};
+use redrive_store::{EventFilter, PageRequest, Visibility};
 
 use super::{App, AppError};
 
@@ -86,7 +86,7 @@ impl App {
     async fn has_webhooks(&self, tenant: &TenantId, count: u32) -> Result<bool, AppError> {
         let Some(offset) = count.checked_sub(1) else { return Ok(true) };
         let page = PageRequest { after: None, offset, limit: 1 };
-        Ok(!self.store().list_webhooks(tenant.clone(), page).await?.is_empty())
+        Ok(!self.store().list_webhooks(tenant.clone(), Visibility::All, page).await?.is_empty())
     }
 
     /// Refuses a webhook that is one too many for its tenant.

@@ -1,7 +1,7 @@
 //! Tenants and their keys, for admins.
 
 use redrive_core::{Invalid, KeyId, TenantId, Time, tenant::TenantRules};
-use redrive_store::{ApiKey, PageRequest, Tenant};
+use redrive_store::{ApiKey, PageRequest, Tenant, Visibility};
 
 use super::{
     Actor, App, AppError, Caller, NewKey, TenantView,
@@ -92,7 +92,7 @@ impl App {
         self.audited(by, deed, async {
             loop {
                 let page = PageRequest { after: None, offset: 0, limit: 100 };
-                let webhooks = self.store().list_webhooks(id.clone(), page).await?;
+                let webhooks = self.store().list_webhooks(id.clone(), Visibility::All, page).await?;
                 if webhooks.is_empty() {
                     break;
                 }

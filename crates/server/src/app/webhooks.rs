@@ -22,7 +22,6 @@ use super::{
     Actor, App, AppError, Caller, Capability, TenantView,
     audit::{self, Deed, Traces},
     confirmations::owner_email,
-    view::VisiblePage,
 };
 
 /// What the test event is called.
@@ -200,7 +199,7 @@ impl App {
         if ids.is_empty() {
             return Ok(());
         }
-        let found = self.store().webhooks_by_id(ids.to_vec()).await?;
+        let found = self.store().tenant_webhooks_by_id(view.id.clone(), ids.to_vec()).await?;
         let is_own = |id: &WebhookId| found.iter().any(|one| one.id == *id && view.sees(one));
         match ids.iter().all(is_own) {
             true => Ok(()),
@@ -220,7 +219,7 @@ impl App {
         view: &TenantView,
         ids: &[WebhookId],
     ) -> Result<(), AppError> {
-        let found = self.store().webhooks_by_id(ids.to_vec()).await?;
+        let found = self.store().tenant_webhooks_by_id(view.id.clone(), ids.to_vec()).await?;
         for id in ids {
             let own = |one: &&Webhook| one.id == *id && view.sees(one) && one.state != WebhookState::Deleted;
             let webhook = found.iter().find(own).ok_or(AppError::NotFound("webhook"))?;
@@ -236,14 +235,9 @@ impl App {
         page: PageRequest<WebhookId>,
     ) -> Result<Vec<Webhook>, AppError> {
         let view = tenant.into();
-        let mut visible = VisiblePage::new(page);
-        while let Some(page) = visible.next_page() {
-            let mut found = self.store().list_webhooks(view.id.clone(), page).await?;
-            let (count, last) = (found.len(), found.last().map(|webhook| webhook.id));
-            found.retain(|webhook| view.sees(webhook));
-            visible.add(count, last, found);
-        }
-        Ok(visible.into_rows().into_iter().map(|webhook| self.current(webhook)).collect())
+        let visibility = view.visibility();
+        let found = self.store().list_webhooks(view.id, visibility, page).await?;
+        Ok(found.into_iter().map(|webhook| self.current(webhook)).collect())
     }
 
     /// A webhook without the secrets that have expired.

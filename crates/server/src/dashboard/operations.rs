@@ -77,7 +77,7 @@ struct ListPage {
 pub(super) async fn list(State(app): State<AppState>, looking: Looking, asked: Asked<Paging>) -> Shown {
     let paging = asked.query.clone().or_limit(ROWS);
     let found = app.list_operations(looking.tenant.clone(), paging.request()?).await?;
-    let page = paging.page(found, |one| one.id, |one| Row::of(one, &app));
+    let page = paging.page_of(found, |one| one.id, |one| Row::of(one, &app));
     let next = page.next_cursor.map(|cursor| asked.with("cursor", &cursor));
     Html::of(&ListPage { frame: looking.frame("operations"), asked, rows: page.data, next })
 }

@@ -27,7 +27,8 @@ impl Places {
         self.room.clone().acquire_owned().await
     }
 
-    /// A place for a connection from this address, or from somebody who is not counted. None: it has too many.
+    /// A place for a connection from this address, or from a client that is not counted. Returns `None` if the address has
+    /// too many.
     pub(super) fn take(&self, room: OwnedSemaphorePermit, whose: Option<IpAddr>) -> Option<Place> {
         let counted = match whose {
             Some(address) => Some(self.count(address)?),
@@ -109,7 +110,7 @@ mod tests {
         drop(first);
         assert!(take("192.0.2.1").await.is_some());
         drop((second, network));
-        assert!(places.addresses.counts.lock().is_empty(), "nobody is remembered for nothing");
+        assert!(places.addresses.counts.lock().is_empty(), "an address without connections has no entry");
         assert_eq!(places.room.available_permits(), 10);
     }
 }

@@ -139,7 +139,7 @@ impl Mails {
         if asked.is_empty() {
             return Ok(addresses);
         }
-        let known = self.store.mail_addresses(notice.tenant.clone(), asked).await?;
+        let known = self.store.recipient_addresses(notice.tenant.clone(), asked).await?;
         let is_confirmed = |address: &String| {
             known.iter().any(|known| known.address == *address && known.confirmed.is_some())
         };

@@ -114,10 +114,12 @@ fn header<'a>(properties: &'a BasicProperties, wanted: &'static str) -> Result<O
 
 /// How many deliveries of Redrive a message came through, as a text or a number.
 fn hops_of(properties: &BasicProperties) -> Result<u8, Invalid> {
-    let Some((_, value)) = headers(properties).find(|(name, _)| name.eq_ignore_ascii_case(hops::HEADER))
-    else {
-        return Ok(0);
-    };
+    // AMQP tells names apart by case. The largest count holds, so that another spelling does not hide it.
+    let named = headers(properties).filter(|(name, _)| name.eq_ignore_ascii_case(hops::HEADER));
+    named.map(|(_, value)| hop_count(value)).try_fold(0, |largest, count| Ok(largest.max(count?)))
+}
+
+fn hop_count(value: &AMQPValue) -> Result<u8, Invalid> {
     let number = match value {
         AMQPValue::ShortShortInt(number) => i64::from(*number),
         AMQPValue::ShortShortUInt(number) => i64::from(*number),
@@ -199,6 +201,23 @@ mod tests {
             table.insert((*name).into(), AMQPValue::LongString((*value).into()));
         }
         plain().with_headers(table)
+    }
+
+    #[test]
+    fn hop_header_is_read_in_any_case_and_the_largest_holds() {
+        let body = r#"{"event_type": "a", "data": 1}"#;
+        let hops = |headers: &[(&str, &str)]| read(with(headers), body).map(|draft| draft.hops).ok();
+        assert_eq!(hops(&[]), Some(0));
+        for name in ["redrive-hops", "Redrive-Hops", "REDRIVE-HOPS"] {
+            assert_eq!(hops(&[(name, "3")]), Some(3), "{name}");
+            assert_eq!(hops(&[(name, "many")]), None, "{name}");
+        }
+        assert_eq!(hops(&[("Redrive-Hops", "0"), ("redrive-hops", "5")]), Some(5));
+        assert_eq!(hops(&[("REDRIVE-HOPS", "6"), ("redrive-hops", "1")]), Some(6));
+        assert_eq!(hops(&[("Redrive-Hops", "1"), ("redrive-hops", "x")]), None);
+        let mut table = FieldTable::default();
+        table.insert("ReDrive-Hops".into(), AMQPValue::LongInt(4));
+        assert_eq!(read(plain().with_headers(table), body).unwrap().hops, 4);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use redrive_core::{
     lane::{Lane, Priority},
     signature::{LiveSecret, Secret},
     tenant::{DEFAULT_POOL, TenantRules},
-    webhook::{Webhook, WebhookSpec, WebhookState},
+    webhook::{ManagedBy, Webhook, WebhookSpec, WebhookState},
 };
 use tokio::sync::oneshot;
 
@@ -33,7 +33,7 @@ use crate::{
     Again, Attempt, AttemptStatus, Birth, Cancelled, Changed, Claimed, Delivery, DeliveryCursor,
     DeliveryFilter, DueLanes, Effects, Epoch, LaneClaim, LaneKey, LaneRoom, NewDelivery, NewEvent, NewNode,
     Next, Outcome, PageRequest, PhaseTimings, Published, Recorded, Redriven, StatusFilter, Store, StoreError,
-    StoredAttempt, Tenant, Versioned,
+    StoredAttempt, Tenant, Versioned, Visibility,
 };
 
 const START: i64 = 1_700_000_000_000;
@@ -177,6 +177,16 @@ impl Bench {
         let webhook = self.webhook_of(&self.tenant);
         self.note(&self.store().create_webhook(webhook.clone()).await.unwrap());
         webhook
+    }
+
+    /// Stores a webhook of the bench's tenant that the operator manages, deleted or not.
+    pub async fn operator_webhook(&self, state: WebhookState) -> WebhookId {
+        let id = self.new_webhook().await.id;
+        let Versioned { mut webhook, revision } = self.stored_webhook(id).await;
+        webhook.spec.managed_by = ManagedBy::Operator;
+        webhook.state = state;
+        self.note(&self.store().change_webhook(webhook, revision, None).await.unwrap());
+        id
     }
 
     /// Changes the state of a webhook of the bench's tenant.
@@ -625,7 +635,9 @@ impl Bench {
                 self.store().set_circuit(runtime.tenant, runtime.webhook, closed, None).await.unwrap();
             }
         }
-        for webhook in self.store().list_webhooks(self.tenant.clone(), page(10_000)).await.unwrap() {
+        for webhook in
+            self.store().list_webhooks(self.tenant.clone(), Visibility::All, page(10_000)).await.unwrap()
+        {
             if webhook.state == WebhookState::Paused {
                 self.set_state(webhook.id, WebhookState::Active).await;
             }

@@ -3,17 +3,12 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use redrive_core::{
-    DeadReason, DeliveryId, FailureCategory, TenantId, WebhookId,
-    event::Event,
-    operation::Among,
-    recovery::Recovery,
-    webhook::{ManagedBy, WebhookState},
+    DeadReason, DeliveryId, FailureCategory, TenantId, WebhookId, event::Event, operation::Among,
+    recovery::Recovery, webhook::WebhookState,
 };
 
 use super::{Bench, at};
-use crate::{
-    Birth, Changed, DeadCount, DeadGroup, DeliveryFilter, Next, Outcome, PageRequest, Versioned, Walk,
-};
+use crate::{Birth, DeadCount, DeadGroup, DeliveryFilter, Next, Outcome, PageRequest, Walk};
 
 const TYPES: [&str; 3] = ["order.created", "order.paid", "order.sent"];
 /// Between the deaths of a scene.
@@ -115,21 +110,10 @@ pub async fn the_dead_are_counted_no_further_than_asked(bench: &Arc<Bench>) {
     }
 }
 
-/// Stores a webhook that the operator manages, deleted or not.
-async fn operator_webhook(bench: &Bench, state: WebhookState) -> WebhookId {
-    let id = bench.new_webhook().await.id;
-    let Versioned { mut webhook, revision } = bench.stored_webhook(id).await;
-    webhook.spec.managed_by = ManagedBy::Operator;
-    webhook.state = state;
-    let changed = bench.store().change_webhook(webhook, revision, None).await.unwrap();
-    assert!(matches!(changed, Changed::Done { .. }), "{changed:?}");
-    id
-}
-
 pub async fn webhooks_that_the_operator_manages_are_left_out_where_asked(bench: &Arc<Bench>) {
     let own = bench.new_webhook().await.id;
-    let kept = operator_webhook(bench, WebhookState::Active).await;
-    let deleted = operator_webhook(bench, WebhookState::Deleted).await;
+    let kept = bench.operator_webhook(WebhookState::Active).await;
+    let deleted = bench.operator_webhook(WebhookState::Deleted).await;
     // Publishes are made from the newest version.
     let another = bench.new_webhook().await.id;
     let all = [own, kept, deleted, another];

@@ -11,7 +11,8 @@ use redrive_core::{
 
 use super::{Bench, END, FRESH, RETRY, at, closed, ids, order};
 use crate::{
-    Birth, Cancelled, Effects, Failing, Incident, LaneKey, LaneRoom, Next, Outcome, Period, Recorded, Runtime,
+    Birth, Cancelled, Effects, Failing, Incident, LaneKey, LaneRoom, Next, Outcome, Period, Recorded,
+    Runtime, Visibility,
 };
 
 const DONE: Recorded = Recorded::Done { config_version: None };
@@ -258,7 +259,8 @@ pub async fn an_outcomes_effects_are_stored_with_it(bench: &mut Arc<Bench>) {
     assert_eq!(bench.next_wake(at(0)).await, Some(at(700)), "it blocks the delivery itself");
     Bench::reopen(bench).await;
     assert_eq!(only_trouble(bench).await, expected);
-    let periods = bench.store().circuit_periods(bench.webhook, at(0), 10).await.unwrap();
+    let periods =
+        bench.store().circuit_periods(bench.tenant.clone(), bench.webhook, at(0), 10).await.unwrap();
     assert_eq!(periods.len(), 1);
 
     // Known already: what has happened since stands.
@@ -277,7 +279,10 @@ pub async fn what_is_not_recorded_has_no_effects(bench: &Arc<Bench>) {
     bench.rescue(bench.epoch, at(6)).await;
     assert_eq!(bench.record(outcome(id)).await, Recorded::Fenced);
     assert_eq!(bench.store().troubled().await.unwrap(), []);
-    assert_eq!(bench.store().circuit_periods(bench.webhook, at(0), 10).await.unwrap(), []);
+    assert_eq!(
+        bench.store().circuit_periods(bench.tenant.clone(), bench.webhook, at(0), 10).await.unwrap(),
+        []
+    );
     assert_eq!(bench.due_lanes(at(6)).await, [bench.lane()]);
 }
 
@@ -296,7 +301,8 @@ pub async fn an_older_circuit_never_replaces_a_newer_one(bench: &Arc<Bench>) {
     set(bench, bench.webhook, &newest).await;
     assert_eq!(stored_circuit(bench).await, None, "nor does one that comes late");
     assert_eq!(bench.claim_one(at(300)).await.id, id);
-    let periods = bench.store().circuit_periods(bench.webhook, at(0), 10).await.unwrap();
+    let periods =
+        bench.store().circuit_periods(bench.tenant.clone(), bench.webhook, at(0), 10).await.unwrap();
     assert_eq!(periods.iter().map(|one| one.ended_at).collect::<Vec<_>>(), [Some(at(300))]);
 }
 
@@ -396,7 +402,8 @@ pub async fn trouble_is_told_as_it_was_stored(bench: &mut Arc<Bench>) {
 }
 
 async fn periods(bench: &Bench, from: i64, limit: usize) -> Vec<(i64, Option<i64>, bool)> {
-    let periods: Vec<Period> = bench.store().circuit_periods(bench.webhook, at(from), limit).await.unwrap();
+    let periods: Vec<Period> =
+        bench.store().circuit_periods(bench.tenant.clone(), bench.webhook, at(from), limit).await.unwrap();
     let millis = |time: Time| time.millis() - at(0).millis();
     periods.iter().map(|one| (millis(one.opened_at), one.ended_at.map(millis), one.forced)).collect()
 }
@@ -429,9 +436,9 @@ pub async fn periods_begin_and_end_once(bench: &mut Arc<Bench>) {
         assert_eq!(periods(bench, 0, 10).await, expected);
     }
     Bench::reopen(bench).await;
-    let stored = bench.store().circuit_periods(bench.webhook, at(0), 10).await.unwrap();
+    let stored = bench.store().circuit_periods(bench.tenant.clone(), bench.webhook, at(0), 10).await.unwrap();
     assert_eq!(stored[0].counts, open(1, 10, 400).counts, "and say what had opened it");
-    let elsewhere = bench.store().circuit_periods(elsewhere, at(0), 10).await.unwrap();
+    let elsewhere = bench.store().circuit_periods(bench.tenant.clone(), elsewhere, at(0), 10).await.unwrap();
     assert_eq!(elsewhere.iter().map(|one| one.ended_at).collect::<Vec<_>>(), [None]);
 }
 
@@ -473,7 +480,8 @@ pub async fn periods_of_several_webhooks_are_read_together(bench: &Arc<Bench>) {
         found.sort_by_key(|(webhook, _)| *webhook);
         let mut expected = Vec::new();
         for webhook in [one, other] {
-            let periods = bench.store().circuit_periods(webhook, at(from), limit).await.unwrap();
+            let periods =
+                bench.store().circuit_periods(bench.tenant.clone(), webhook, at(from), limit).await.unwrap();
             if !periods.is_empty() {
                 expected.push((webhook, periods));
             }
@@ -487,7 +495,7 @@ pub async fn a_tenants_incidents_are_listed_the_last_first(bench: &Arc<Bench>) {
     let globex = bench.new_tenant("globex").await;
     let [one, other] = [bench.webhook, bench.webhook_id()];
     let incidents = async |tenant: &TenantId, limit| -> Vec<(WebhookId, i64, Option<i64>, bool)> {
-        let found = bench.store().incidents(tenant.clone(), limit).await.unwrap();
+        let found = bench.store().incidents(tenant.clone(), Visibility::All, limit).await.unwrap();
         let millis = |time: Time| time.millis() - at(0).millis();
         let told = |incident: &Incident| {
             let period = &incident.period;
@@ -505,7 +513,8 @@ pub async fn a_tenants_incidents_are_listed_the_last_first(bench: &Arc<Bench>) {
     assert_eq!(incidents(&bench.tenant, 10).await, all);
     assert_eq!(incidents(&bench.tenant, 2).await, all[..2]);
     assert_eq!(incidents(&globex, 10).await.len(), 1);
-    let counts = bench.store().incidents(bench.tenant.clone(), 3).await.unwrap()[2].period.counts;
+    let counts =
+        bench.store().incidents(bench.tenant.clone(), Visibility::All, 3).await.unwrap()[2].period.counts;
     assert_eq!(counts, open(1, 10, 400).counts);
 }
 
@@ -522,11 +531,33 @@ pub async fn a_tenants_circuits_are_listed_while_they_are_not_closed(bench: &Arc
     set(bench, webhooks[3], &open(1, 10, 400)).await;
     set(bench, webhooks[3], &SavedCircuit { generation: 2, since: at(40), ..closed() }).await;
     bench.store().set_circuit(globex.clone(), bench.webhook_id(), open(1, 50, 400), None).await.unwrap();
-    let circuits = async |limit| bench.store().circuits(bench.tenant.clone(), limit).await.unwrap();
+    let circuits =
+        async |limit| bench.store().circuits(bench.tenant.clone(), Visibility::All, limit).await.unwrap();
     let found = circuits(10).await;
     assert_eq!(found.iter().map(|one| one.webhook).collect::<Vec<_>>(), webhooks[..3]);
     assert_eq!(found[1].circuit, Some(half_open));
     assert!(found.iter().all(|one| one.tenant == bench.tenant));
     assert_eq!(circuits(2).await, found[..2]);
-    assert_eq!(bench.store().circuits(globex, 10).await.unwrap().len(), 1);
+    assert_eq!(bench.store().circuits(globex, Visibility::All, 10).await.unwrap().len(), 1);
+}
+
+pub async fn circuits_of_operator_managed_webhooks_are_left_out_where_asked(bench: &Arc<Bench>) {
+    let hidden = [
+        bench.operator_webhook(WebhookState::Active).await,
+        bench.operator_webhook(WebhookState::Deleted).await,
+    ];
+    let own = bench.new_webhook().await.id;
+    for webhook in hidden.into_iter().chain([own]) {
+        set(bench, webhook, &open(1, 10, 400)).await;
+    }
+    for (visibility, seen) in [(Visibility::All, 3), (Visibility::TenantManaged, 1)] {
+        let circuits = bench.store().circuits(bench.tenant.clone(), visibility, 10).await.unwrap();
+        let incidents = bench.store().incidents(bench.tenant.clone(), visibility, 10).await.unwrap();
+        assert_eq!((circuits.len(), incidents.len()), (seen, seen), "{visibility:?}");
+        assert!(circuits.iter().any(|one| one.webhook == own));
+        assert!(incidents.iter().any(|one| one.webhook == own));
+    }
+    // The limit counts what is listed alone.
+    let circuits = bench.store().circuits(bench.tenant.clone(), Visibility::TenantManaged, 1).await.unwrap();
+    assert_eq!(circuits[0].webhook, own);
 }

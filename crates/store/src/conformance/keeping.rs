@@ -383,7 +383,7 @@ pub async fn periods_of_circuits_are_forgotten(bench: &Arc<Bench>) {
     let tenant = bench.tenant.clone();
     assert_eq!(with, [(bench.webhook, tenant.clone()), (other, tenant)]);
     let opened = |webhook| async move {
-        let periods = bench.store().circuit_periods(webhook, at(0), 10).await.unwrap();
+        let periods = bench.store().circuit_periods(bench.tenant.clone(), webhook, at(0), 10).await.unwrap();
         periods.iter().map(|period| period.opened_at).collect::<Vec<_>>()
     };
     let forget = |webhook, before, limit| bench.store().forget_periods(vec![(webhook, before)], limit);

@@ -265,6 +265,7 @@ macro_rules! conformance_suite {
             periods_of_several_webhooks_are_read_together,
             a_tenants_incidents_are_listed_the_last_first,
             a_tenants_circuits_are_listed_while_they_are_not_closed,
+            circuits_of_operator_managed_webhooks_are_left_out_where_asked,
         }
         $crate::conformance_theme! { $open, lanes:
             a_retry_leaves_the_fresh_lane,
@@ -305,6 +306,7 @@ macro_rules! conformance_suite {
             changes_are_told_in_pages_that_lead_to_the_same_end,
             a_tenants_version_is_its_own,
             webhooks_are_listed_newest_first_in_pages,
+            operator_managed_webhooks_are_not_counted_by_pages,
             webhooks_are_found_by_id_even_deleted,
             sweeping_cancels_in_bounded_steps,
             sweeping_empties_every_lane,
@@ -312,7 +314,7 @@ macro_rules! conformance_suite {
             an_active_webhook_is_not_swept,
             sweeping_is_remembered_across_reopening,
             webhooks_whose_time_is_over_are_told,
-            due_webhooks_of_tenants_that_are_left_out_are_skipped,
+            due_verifications_of_tenants_that_are_left_out_are_skipped,
             no_event_misses_a_webhook_created_before_it,
         }
         $crate::conformance_theme! { $open, history:

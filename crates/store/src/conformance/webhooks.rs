@@ -18,13 +18,14 @@ use redrive_core::{
     retry::RetryConfig,
     signature::{HeaderForm, LiveSecret, Secret, SignatureConfig},
     time::Span,
+    verification::Verification,
     webhook::{ManagedBy, Owner, Webhook, WebhookSpec, WebhookState},
 };
 
 use super::{Bench, END, FRESH, RETRY, at, order, page, together};
 use crate::{
     Birth, Changed, DeliveryFilter, Expiring, NewEvent, Next, PageRequest, Published, Step, StoreError,
-    Versioned,
+    Versioned, Visibility,
 };
 
 fn disabled() -> WebhookState {
@@ -74,6 +75,7 @@ pub async fn a_webhook_is_kept_as_it_was_given(bench: &Arc<Bench>) {
             headers: [("x-own".into(), Hidden::new("1"))].into(),
             verify_url: true,
             verified_url: Some("https://example.com/before".into()),
+            challenged_at: Some(at(50)),
             managed_by: ManagedBy::Operator,
             auth: Some(EndpointAuth::Bearer { token: Hidden::new("token") }),
             metadata: [("note".into(), "\u{1f600}".into())].into(),
@@ -194,11 +196,7 @@ pub async fn webhooks_are_listed_newest_first_in_pages(bench: &Arc<Bench>) {
     let other = bench.new_tenant("globex").await;
     bench.store().create_webhook(bench.webhook_of(&other)).await.unwrap();
 
-    let list = |after, offset, limit| async move {
-        let page = PageRequest { after, offset, limit };
-        let listed = bench.store().list_webhooks(bench.tenant.clone(), page).await.unwrap();
-        listed.iter().map(|webhook| webhook.id).collect::<Vec<_>>()
-    };
+    let list = |after, offset, limit| list_ids(bench, Visibility::All, PageRequest { after, offset, limit });
     assert_eq!(list(None, 0, 100).await, expected);
     assert_eq!(list(None, 4, 100).await, expected[4..]);
     let (mut walked, mut after): (Vec<WebhookId>, _) = (vec![], None);
@@ -213,6 +211,35 @@ pub async fn webhooks_are_listed_newest_first_in_pages(bench: &Arc<Bench>) {
     assert_eq!(walked, expected);
 }
 
+async fn list_ids(bench: &Bench, visibility: Visibility, page: PageRequest<WebhookId>) -> Vec<WebhookId> {
+    let listed = bench.store().list_webhooks(bench.tenant.clone(), visibility, page).await.unwrap();
+    listed.iter().map(|webhook| webhook.id).collect()
+}
+
+pub async fn operator_managed_webhooks_are_not_counted_by_pages(bench: &Arc<Bench>) {
+    let mut expected = vec![bench.webhook];
+    let mut all = expected.clone();
+    for n in 0..12 {
+        let id = match n % 4 {
+            0 => bench.new_webhook().await.id,
+            _ => bench.operator_webhook(WebhookState::Active).await,
+        };
+        all.insert(0, id);
+        if n % 4 == 0 {
+            expected.insert(0, id);
+        }
+    }
+    let list = |after, offset, limit| {
+        list_ids(bench, Visibility::TenantManaged, PageRequest { after, offset, limit })
+    };
+    assert_eq!(list(None, 0, 100).await, expected);
+    assert_eq!(list(None, 0, 2).await, expected[..2], "a page is full in spite of what it leaves out");
+    assert_eq!(list(None, 1, 2).await, expected[1..3], "an offset counts what is listed alone");
+    assert_eq!(list(Some(expected[1]), 0, 1).await, expected[2..3]);
+    let page = PageRequest { after: None, offset: 0, limit: 100 };
+    assert_eq!(list_ids(bench, Visibility::All, page).await, all);
+}
+
 pub async fn webhooks_are_found_by_id_even_deleted(bench: &Arc<Bench>) {
     let other = bench.new_tenant("globex").await;
     let theirs = bench.webhook_of(&other);
@@ -224,6 +251,13 @@ pub async fn webhooks_are_found_by_id_even_deleted(bench: &Arc<Bench>) {
     assert_eq!(found.len(), 2);
     assert_eq!((found[0].id, &found[0].state), (bench.webhook, &WebhookState::Deleted));
     assert_eq!(found[1], theirs);
+    let of_tenant = async |tenant: &TenantId| {
+        let ids = vec![bench.webhook, bench.webhook_id(), theirs.id];
+        let found = bench.store().tenant_webhooks_by_id(tenant.clone(), ids).await.unwrap();
+        found.iter().map(|webhook| webhook.id).collect::<Vec<_>>()
+    };
+    assert_eq!(of_tenant(&bench.tenant).await, [bench.webhook]);
+    assert_eq!(of_tenant(&other).await, [theirs.id]);
 }
 
 pub async fn sweeping_cancels_in_bounded_steps(bench: &Arc<Bench>) {
@@ -347,20 +381,24 @@ pub async fn webhooks_whose_time_is_over_are_told(bench: &mut Arc<Bench>) {
     assert_eq!(expiring(500, 10).await.unwrap().expired, of(&[ids[0], ids[2]]), "enabled, its time is over");
 }
 
-pub async fn due_webhooks_of_tenants_that_are_left_out_are_skipped(bench: &mut Arc<Bench>) {
-    let mut ids = Vec::new();
+pub async fn due_verifications_of_tenants_that_are_left_out_are_skipped(bench: &mut Arc<Bench>) {
     for n in 0..4 {
-        ids.push(bench.new_webhook().await.id);
-        expires(bench, ids[n as usize], Some(100 + n)).await;
+        let verification = Verification::begin(at(100 + n), false);
+        bench.set_state(bench.new_webhook().await.id, WebhookState::PendingVerification(verification)).await;
     }
+    let over = bench.new_webhook().await.id;
+    expires(bench, over, Some(150)).await;
     let other = bench.new_tenant("globex").await;
     let mut webhook = bench.webhook_of(&other);
-    webhook.spec.expires_at = Some(at(200));
+    webhook.state = WebhookState::PendingVerification(Verification::begin(at(200), false));
     bench.store().create_webhook(webhook.clone()).await.unwrap();
+    let found = bench.store().expiring(at(500), 10, Vec::new()).await.unwrap();
+    assert_eq!(found.expired.len(), 6);
     let found = bench.store().expiring(at(500), 2, vec![bench.tenant.clone()]).await.unwrap();
-    assert_eq!(found, Expiring { expired: vec![(other.clone(), webhook.id)], next: None });
+    let (own, theirs) = ((bench.tenant.clone(), over), (other.clone(), webhook.id));
+    assert_eq!(found, Expiring { expired: vec![own.clone(), theirs], next: None });
     let found = bench.store().expiring(at(500), 10, vec![bench.tenant.clone(), other]).await.unwrap();
-    assert_eq!(found.expired, []);
+    assert_eq!(found.expired, [own], "one that is to be disabled is not left out");
 }
 
 /// What a publisher knows of a tenant's webhooks.

@@ -81,6 +81,23 @@ pub struct StoredAttempt {
     pub attempt: Attempt,
 }
 
+/// Which webhooks a listing covers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Visibility {
+    /// All of the tenant.
+    #[default]
+    All,
+    /// Those that the tenant manages: webhooks that the operator manages, and what is about them, are left out.
+    TenantManaged,
+}
+
+impl Visibility {
+    /// Whether webhooks that the operator manages are left out.
+    pub fn is_restricted(self) -> bool {
+        self == Self::TenantManaged
+    }
+}
+
 /// Which part of a listing to give, newest first.
 #[derive(Clone, Copy, Debug)]
 pub struct PageRequest<C> {

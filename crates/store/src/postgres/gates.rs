@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     Answer, Backlog, Backlogged, Change, Effects, Expiring, Failing, Gates, Incident, Outcome, Period,
-    Runtime, Step,
+    Runtime, Step, Visibility,
 };
 
 macro_rules! troubled {
@@ -44,9 +44,13 @@ const PERIODS_OF_SEVERAL: &str = "SELECT p.opened_at, p.ended_at, p.forced, p.co
      WHERE p.ended_at IS NULL OR p.ended_at > $3
      ORDER BY asked.id, p.opened_at";
 const INCIDENTS: &str = "SELECT opened_at, ended_at, forced, counts, webhook FROM circuit_periods
-     WHERE tenant = $1 ORDER BY opened_at DESC LIMIT $2";
+     WHERE tenant = $1 AND NOT ($3::boolean AND coalesce(
+         (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = circuit_periods.webhook LIMIT 1), false))
+     ORDER BY opened_at DESC LIMIT $2";
 const CIRCUITS: &str = "SELECT webhook, tenant, hold_until, circuit, failing_since FROM runtime
-     WHERE tenant = $1 AND circuit IS NOT NULL ORDER BY webhook LIMIT $2";
+     WHERE tenant = $1 AND circuit IS NOT NULL AND NOT ($3::boolean AND coalesce(
+         (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = runtime.webhook LIMIT 1), false))
+     ORDER BY webhook LIMIT $2";
 /// Each webhook is looked up after the one before it: there may be very many lanes to one.
 const OLDEST: &str = "WITH RECURSIVE found(webhook, n) AS (
          (SELECT webhook, 1 FROM lanes WHERE webhook > $1 ORDER BY webhook LIMIT 1)
@@ -75,7 +79,7 @@ const LOCK: &str = "INSERT INTO runtime (webhook, tenant) SELECT k.webhook, k.te
      ON CONFLICT (webhook) DO UPDATE SET tenant = excluded.tenant WHERE false";
 const DIED: &str = "SELECT delivery, event_type FROM dead WHERE delivery = ANY($1::uuid[])";
 const EXPIRED: &str = "SELECT tenant, id FROM webhooks WHERE expires_at IS NOT NULL AND expires_at <= $1
-     AND tenant <> ALL($3::text[])
+     AND (tenant <> ALL($3::text[]) OR state NOT LIKE '{\"pending_verification\"%')
      ORDER BY expires_at LIMIT $2";
 const NEXT_TO_EXPIRE: &str =
     "SELECT expires_at FROM webhooks WHERE expires_at IS NOT NULL AND expires_at > $1
@@ -152,10 +156,16 @@ impl Gates for Postgres {
         })
     }
 
-    fn circuit_periods(&self, webhook: WebhookId, from: Time, limit: usize) -> Answer<'_, Vec<Period>> {
-        Box::pin(
-            async move { self.read_for_user(|session| circuit_periods(session, webhook, from, limit)).await },
-        )
+    fn circuit_periods(
+        &self,
+        tenant: TenantId,
+        webhook: WebhookId,
+        from: Time,
+        limit: usize,
+    ) -> Answer<'_, Vec<Period>> {
+        Box::pin(async move {
+            self.list_for(&tenant, |session| circuit_periods(session, webhook, from, limit)).await
+        })
     }
 
     fn circuit_periods_of(
@@ -189,12 +199,14 @@ impl Gates for Postgres {
         })
     }
 
-    fn incidents(&self, tenant: TenantId, limit: usize) -> Answer<'_, Vec<Incident>> {
+    fn incidents(&self, tenant: TenantId, visibility: Visibility, limit: usize) -> Answer<'_, Vec<Incident>> {
         Box::pin(async move {
             self.list_for(&tenant, |session| {
                 let tenant = &tenant;
                 async move {
-                    let rows = session.query(INCIDENTS, &[&tenant.as_str(), &(limit as i64)]).await?;
+                    let rows = session
+                        .query(INCIDENTS, &[&tenant.as_str(), &(limit as i64), &visibility.is_restricted()])
+                        .await?;
                     let read = |row: &Row| Ok(Incident { webhook: get(row, 4)?, period: read_period(row)? });
                     rows.iter().map(read).collect()
                 }
@@ -203,12 +215,14 @@ impl Gates for Postgres {
         })
     }
 
-    fn circuits(&self, tenant: TenantId, limit: usize) -> Answer<'_, Vec<Runtime>> {
+    fn circuits(&self, tenant: TenantId, visibility: Visibility, limit: usize) -> Answer<'_, Vec<Runtime>> {
         Box::pin(async move {
             self.list_for(&tenant, |session| {
                 let tenant = &tenant;
                 async move {
-                    let rows = session.query(CIRCUITS, &[&tenant.as_str(), &(limit as i64)]).await?;
+                    let rows = session
+                        .query(CIRCUITS, &[&tenant.as_str(), &(limit as i64), &visibility.is_restricted()])
+                        .await?;
                     rows.iter().map(read_runtime).collect()
                 }
             })

@@ -112,14 +112,11 @@ impl MailAddresses for Postgres {
     }
 
     fn mail_addresses(&self, tenant: TenantId, addresses: Vec<String>) -> Answer<'_, Vec<MailAddress>> {
-        Box::pin(async move {
-            let (tenant, addresses) = (&tenant, &addresses);
-            self.read(|session| async move {
-                let rows = session.query(SELECT_ADDRESSES, &[&tenant.as_str(), addresses]).await?;
-                rows.iter().map(read).collect()
-            })
-            .await
-        })
+        Box::pin(async move { self.list_for(&tenant, |session| find(session, &tenant, &addresses)).await })
+    }
+
+    fn recipient_addresses(&self, tenant: TenantId, addresses: Vec<String>) -> Answer<'_, Vec<MailAddress>> {
+        Box::pin(async move { self.read(|session| find(session, &tenant, &addresses)).await })
     }
 
     fn reserve_mail(&self, reservation: MailReservation) -> Answer<'_, ReserveResult> {
@@ -147,6 +144,11 @@ impl MailAddresses for Postgres {
             Ok(pruned.await? as usize)
         })
     }
+}
+
+async fn find(session: Tx, tenant: &TenantId, addresses: &[String]) -> Result<Vec<MailAddress>, Failure> {
+    let rows = session.query(SELECT_ADDRESSES, &[&tenant.as_str(), &addresses]).await?;
+    rows.iter().map(read).collect()
 }
 
 async fn request(tx: Tx, reservation: &MailReservation) -> Result<ConfirmationRequestResult, Failure> {

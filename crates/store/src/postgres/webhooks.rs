@@ -22,7 +22,8 @@ use super::{
     tenancy,
 };
 use crate::{
-    Answer, Change, Changed, ConfigChanges, PageRequest, Rewrapped, Secrets, Step, Versioned, Webhooks,
+    Answer, Change, Changed, ConfigChanges, PageRequest, Rewrapped, Secrets, Step, Versioned, Visibility,
+    Webhooks,
     sealed::{Sealed, SealedVersion},
 };
 
@@ -82,20 +83,28 @@ impl Webhooks for Postgres {
     fn webhooks_by_id(&self, ids: Vec<WebhookId>) -> Answer<'_, Vec<Webhook>> {
         Box::pin(async move {
             let ids: Vec<_> = ids.into_iter().map(Col).collect();
-            let found = self.read(|session| {
-                let ids = &ids;
-                async move {
-                    let rows = session.query(webhooks!("WHERE id = ANY($1::uuid[])"), &[ids]).await?;
-                    rows.iter().map(read_webhook).collect()
-                }
-            });
-            self.shared.seals.open_all(found.await?)
+            let found = self.read(|session| sealed_by_ids(session, &ids)).await?;
+            self.shared.seals.open_all(found)
         })
     }
 
-    fn list_webhooks(&self, tenant: TenantId, page: PageRequest<WebhookId>) -> Answer<'_, Vec<Webhook>> {
+    fn tenant_webhooks_by_id(&self, tenant: TenantId, ids: Vec<WebhookId>) -> Answer<'_, Vec<Webhook>> {
         Box::pin(async move {
-            let found = self.list_for(&tenant, |session| list(session, &tenant, page)).await?;
+            let ids: Vec<_> = ids.into_iter().map(Col).collect();
+            let mut found = self.list_for(&tenant, |session| sealed_by_ids(session, &ids)).await?;
+            found.retain(|one| one.webhook.tenant == tenant);
+            self.shared.seals.open_all(found)
+        })
+    }
+
+    fn list_webhooks(
+        &self,
+        tenant: TenantId,
+        visibility: Visibility,
+        page: PageRequest<WebhookId>,
+    ) -> Answer<'_, Vec<Webhook>> {
+        Box::pin(async move {
+            let found = self.list_for(&tenant, |session| list(session, &tenant, visibility, page)).await?;
             self.shared.seals.open_all(found)
         })
     }
@@ -180,13 +189,26 @@ async fn change(tx: Tx, sealed: &Sealed, revision: i64, cause: Option<&Cause>) -
     Ok(Changed::Done { version })
 }
 
-async fn list(session: Tx, tenant: &TenantId, page: PageRequest<WebhookId>) -> Result<Vec<Sealed>, Failure> {
+async fn sealed_by_ids(session: Tx, ids: &[Col<WebhookId>]) -> Result<Vec<Sealed>, Failure> {
+    let rows = session.query(webhooks!("WHERE id = ANY($1::uuid[])"), &[&ids]).await?;
+    rows.iter().map(read_webhook).collect()
+}
+
+async fn list(
+    session: Tx,
+    tenant: &TenantId,
+    visibility: Visibility,
+    page: PageRequest<WebhookId>,
+) -> Result<Vec<Sealed>, Failure> {
     // Nothing comes after the greatest id.
     let after = page.after.unwrap_or(WebhookId::from_bytes([0xff; 16]));
-    let listed =
-        webhooks!("WHERE tenant = $1 AND NOT deleted AND id < $2 ORDER BY id DESC LIMIT $3 OFFSET $4");
+    let listed = webhooks!(
+        "WHERE tenant = $1 AND NOT deleted AND id < $2 AND NOT ($5::boolean AND managed_by_operator)
+         ORDER BY id DESC LIMIT $3 OFFSET $4"
+    );
     let (limit, offset) = (i64::from(page.limit), i64::from(page.offset));
-    let rows = session.query(listed, &[&tenant.as_str(), &Col(after), &limit, &offset]).await?;
+    let restricted = visibility.is_restricted();
+    let rows = session.query(listed, &[&tenant.as_str(), &Col(after), &limit, &offset, &restricted]).await?;
     rows.iter().map(read_webhook).collect()
 }
 

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     Answer, Backlog, Backlogged, Change, Effects, Expiring, Failing, Gates, Incident, Outcome, Period,
-    Runtime, Step,
+    Runtime, Step, Visibility,
 };
 
 /// The newest first, so that a page costs what it shows.
@@ -26,16 +26,20 @@ const PERIODS: &str = "SELECT opened_at, ended_at, forced, counts FROM circuit_p
 const PERIODS_OF_TENANT: &str = "SELECT opened_at, ended_at, forced, counts FROM circuit_periods
      WHERE webhook = ?1 AND tenant = ?3 ORDER BY opened_at DESC LIMIT ?2";
 const INCIDENTS: &str = "SELECT opened_at, ended_at, forced, counts, webhook FROM circuit_periods
-     WHERE tenant = ?1 ORDER BY opened_at DESC LIMIT ?2";
+     WHERE tenant = ?1 AND (NOT ?3 OR NOT coalesce(
+         (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = circuit_periods.webhook), 0))
+     ORDER BY opened_at DESC LIMIT ?2";
 const CIRCUITS: &str = "SELECT webhook, tenant, hold_until, circuit, failing_since FROM runtime
-     WHERE tenant = ?1 AND circuit IS NOT NULL ORDER BY webhook LIMIT ?2";
+     WHERE tenant = ?1 AND circuit IS NOT NULL AND (NOT ?3 OR NOT coalesce(
+         (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = runtime.webhook), 0))
+     ORDER BY webhook LIMIT ?2";
 const OLDEST: &str = "SELECT l.webhook, (SELECT min(w.created_at) FROM waiting w WHERE w.webhook = l.webhook)
      FROM lanes l WHERE l.webhook > ?1 GROUP BY l.webhook ORDER BY l.webhook LIMIT ?2";
 const EXPIRE: &str = "DELETE FROM waiting WHERE delivery IN
          (SELECT delivery FROM waiting WHERE webhook = ? AND created_at < ? ORDER BY created_at LIMIT ?)
      RETURNING delivery, lane";
-const EXPIRED: &str = "SELECT tenant, id FROM webhooks WHERE expires_at IS NOT NULL AND expires_at <= ?
-     ORDER BY expires_at LIMIT ?";
+const EXPIRED: &str = "SELECT tenant, id, state LIKE '{\"pending_verification\"%' FROM webhooks
+     WHERE expires_at IS NOT NULL AND expires_at <= ? ORDER BY expires_at LIMIT ?";
 const NEXT_TO_EXPIRE: &str =
     "SELECT min(expires_at) FROM webhooks WHERE expires_at IS NOT NULL AND expires_at > ?";
 const BEGIN_PERIOD: &str = "INSERT INTO circuit_periods (webhook, tenant, opened_at, forced, counts)
@@ -85,8 +89,14 @@ impl Gates for Sqlite {
         })
     }
 
-    fn circuit_periods(&self, webhook: WebhookId, from: Time, limit: usize) -> Answer<'_, Vec<Period>> {
-        self.read_for_user(move |connection| {
+    fn circuit_periods(
+        &self,
+        tenant: TenantId,
+        webhook: WebhookId,
+        from: Time,
+        limit: usize,
+    ) -> Answer<'_, Vec<Period>> {
+        self.list_for(tenant, move |connection| {
             let mut newest_first = connection.prepare_cached(PERIODS)?;
             read_periods(newest_first.query((Col(webhook), limit as i64))?, from)
         })
@@ -113,18 +123,21 @@ impl Gates for Sqlite {
         })
     }
 
-    fn incidents(&self, tenant: TenantId, limit: usize) -> Answer<'_, Vec<Incident>> {
+    fn incidents(&self, tenant: TenantId, visibility: Visibility, limit: usize) -> Answer<'_, Vec<Incident>> {
         self.list_for(tenant.clone(), move |connection| {
             let read = |row: &Row<'_>| Ok(Incident { webhook: get(row, 4)?, period: read_period(row)? });
-            connection.prepare_cached(INCIDENTS)?.query_map((tenant.as_str(), limit as i64), read)?.collect()
+            connection
+                .prepare_cached(INCIDENTS)?
+                .query_map((tenant.as_str(), limit as i64, visibility.is_restricted()), read)?
+                .collect()
         })
     }
 
-    fn circuits(&self, tenant: TenantId, limit: usize) -> Answer<'_, Vec<Runtime>> {
+    fn circuits(&self, tenant: TenantId, visibility: Visibility, limit: usize) -> Answer<'_, Vec<Runtime>> {
         self.list_for(tenant.clone(), move |connection| {
             connection
                 .prepare_cached(CIRCUITS)?
-                .query_map((tenant.as_str(), limit as i64), read_runtime)?
+                .query_map((tenant.as_str(), limit as i64, visibility.is_restricted()), read_runtime)?
                 .collect()
         })
     }
@@ -175,12 +188,16 @@ impl Gates for Sqlite {
 
     fn expiring(&self, now: Time, limit: usize, except: Vec<TenantId>) -> Answer<'_, Expiring> {
         self.read(move |connection| {
-            // SQLite takes a negative limit for none; rows of the tenants left out are read and skipped.
+            // SQLite takes a negative limit for none; verifications of the tenants left out are read and skipped.
             let rows = if except.is_empty() { limit as i64 } else { -1 };
             let mut statement = connection.prepare_cached(EXPIRED)?;
-            let due = statement.query_map((Col(now), rows), |row| Ok((get(row, 0)?, get(row, 1)?)))?;
-            let wanted = due.filter(|row| !matches!(row, Ok((tenant, _)) if except.contains(tenant)));
-            let expired = wanted.take(limit).collect::<rusqlite::Result<_>>()?;
+            let read = |row: &Row<'_>| Ok((get(row, 0)?, get(row, 1)?, row.get::<_, bool>(2)?));
+            let due = statement.query_map((Col(now), rows), read)?;
+            let wanted = due.filter(
+                |row| !matches!(row, Ok((tenant, _, verifies)) if *verifies && except.contains(tenant)),
+            );
+            let expired = wanted.take(limit).map(|row| row.map(|(tenant, webhook, _)| (tenant, webhook)));
+            let expired = expired.collect::<rusqlite::Result<_>>()?;
             let next =
                 connection.prepare_cached(NEXT_TO_EXPIRE)?.query_row([Col(now)], |row| get_opt(row, 0))?;
             Ok(Expiring { expired, next })

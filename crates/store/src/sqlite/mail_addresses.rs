@@ -1,7 +1,7 @@
 //! Addresses that notifications are sent to, and how many e-mails were sent.
 
 use redrive_core::{TenantId, Time, notice::confirmation::ConfirmedBy, notice::mail_limit::MailUsage};
-use rusqlite::{OptionalExtension, Row, Transaction};
+use rusqlite::{Connection, OptionalExtension, Row, Transaction};
 
 use super::{
     Sqlite,
@@ -104,16 +104,11 @@ impl MailAddresses for Sqlite {
     }
 
     fn mail_addresses(&self, tenant: TenantId, addresses: Vec<String>) -> Answer<'_, Vec<MailAddress>> {
-        self.read(move |connection| {
-            let mut find = connection.prepare_cached(SELECT_ADDRESS)?;
-            let mut found = Vec::new();
-            for address in addresses {
-                found.extend(find.query_row((tenant.as_str(), address), read).optional()?);
-            }
-            found.sort_by(|one, other| one.address.cmp(&other.address));
-            found.dedup();
-            Ok(found)
-        })
+        self.list_for(tenant.clone(), move |connection| find(connection, &tenant, addresses))
+    }
+
+    fn recipient_addresses(&self, tenant: TenantId, addresses: Vec<String>) -> Answer<'_, Vec<MailAddress>> {
+        self.read(move |connection| find(connection, &tenant, addresses))
     }
 
     fn reserve_mail(&self, reservation: MailReservation) -> Answer<'_, ReserveResult> {
@@ -142,6 +137,21 @@ impl MailAddresses for Sqlite {
 }
 
 type UsageKey = (Col<MailScope>, String, Col<redrive_core::notice::mail_limit::MailPurpose>);
+
+fn find(
+    connection: &Connection,
+    tenant: &TenantId,
+    addresses: Vec<String>,
+) -> rusqlite::Result<Vec<MailAddress>> {
+    let mut find = connection.prepare_cached(SELECT_ADDRESS)?;
+    let mut found = Vec::new();
+    for address in addresses {
+        found.extend(find.query_row((tenant.as_str(), address), read).optional()?);
+    }
+    found.sort_by(|one, other| one.address.cmp(&other.address));
+    found.dedup();
+    Ok(found)
+}
 
 fn read_usage(transaction: &Transaction<'_>, key: &UsageKey) -> rusqlite::Result<Option<MailUsage>> {
     transaction

@@ -16,7 +16,8 @@ use super::{
     transaction::WriteTransaction,
 };
 use crate::{
-    Answer, Change, Changed, ConfigChanges, PageRequest, Rewrapped, Secrets, Step, Versioned, Webhooks,
+    Answer, Change, Changed, ConfigChanges, PageRequest, Rewrapped, Secrets, Step, Versioned, Visibility,
+    Webhooks,
     sealed::{Sealed, SealedVersion},
 };
 
@@ -64,27 +65,36 @@ impl Webhooks for Sqlite {
     }
 
     fn webhooks_by_id(&self, ids: Vec<WebhookId>) -> Answer<'_, Vec<Webhook>> {
-        let found = self.read(move |connection| {
-            let mut by_id =
-                connection.prepare_cached(&format!("SELECT {COLUMNS} FROM webhooks WHERE id = ?"))?;
-            let mut found = Vec::with_capacity(ids.len());
-            for id in ids {
-                found.extend(by_id.query_row([Col(id)], read_webhook).optional()?);
-            }
+        let found = self.read(move |connection| by_ids(connection, ids));
+        Box::pin(async { self.seals.open_all(found.await?) })
+    }
+
+    fn tenant_webhooks_by_id(&self, tenant: TenantId, ids: Vec<WebhookId>) -> Answer<'_, Vec<Webhook>> {
+        let found = self.list_for(tenant.clone(), move |connection| {
+            let mut found = by_ids(connection, ids)?;
+            found.retain(|one| one.webhook.tenant == tenant);
             Ok(found)
         });
         Box::pin(async { self.seals.open_all(found.await?) })
     }
 
-    fn list_webhooks(&self, tenant: TenantId, page: PageRequest<WebhookId>) -> Answer<'_, Vec<Webhook>> {
+    fn list_webhooks(
+        &self,
+        tenant: TenantId,
+        visibility: Visibility,
+        page: PageRequest<WebhookId>,
+    ) -> Answer<'_, Vec<Webhook>> {
         let found = self.list_for(tenant.clone(), move |connection| {
+            let after = page.after.map(Col);
+            let values = (tenant.as_str(), after, page.limit, page.offset, visibility.is_restricted());
             connection
                 .prepare_cached(&format!(
                     "SELECT {COLUMNS} FROM webhooks
                      WHERE tenant = ?1 AND deleted = 0 AND (?2 IS NULL OR id < ?2)
+                         AND NOT (?5 AND managed_by_operator)
                      ORDER BY id DESC LIMIT ?3 OFFSET ?4"
                 ))?
-                .query_map((tenant.as_str(), page.after.map(Col), page.limit, page.offset), read_webhook)?
+                .query_map(values, read_webhook)?
                 .collect()
         });
         Box::pin(async { self.seals.open_all(found.await?) })
@@ -176,6 +186,15 @@ impl Secrets for Sqlite {
             Ok(Rewrapped { last, changed })
         })
     }
+}
+
+fn by_ids(connection: &Connection, ids: Vec<WebhookId>) -> rusqlite::Result<Vec<Sealed>> {
+    let mut by_id = connection.prepare_cached(&format!("SELECT {COLUMNS} FROM webhooks WHERE id = ?"))?;
+    let mut found = Vec::with_capacity(ids.len());
+    for id in ids {
+        found.extend(by_id.query_row([Col(id)], read_webhook).optional()?);
+    }
+    Ok(found)
 }
 
 fn sweep(

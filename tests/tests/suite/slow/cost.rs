@@ -117,6 +117,60 @@ async fn health_answers_while_a_tenant_publishes_the_worst_payloads() {
 }
 
 #[tokio::test]
+async fn deep_nesting_is_refused_and_large_bodies_are_not_parsed_on_the_runtime() {
+    const JSON: (&str, &str) = ("content-type", "application/json");
+    const BATCH: (&str, &str) = ("content-type", "application/cloudevents-batch+json");
+    const CLOUDEVENT: (&str, &str) = ("content-type", "application/cloudevents+json");
+    let redrive = Redrive::start().await;
+    let api = redrive.api();
+    let nested = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+    let event = |data: &str| format!("{{\"event_type\":\"deep\",\"data\":{data}}}");
+    let batch = |event: &str| format!("{{\"events\":[{event}]}}");
+    let cloudevent = |data: &str| {
+        format!(
+            "{{\"specversion\":\"1.0\",\"id\":\"{}\",\"source\":\"/s\",\"type\":\"deep\",\"data\":{data}}}",
+            data.len()
+        )
+    };
+    let deepest = nested(120);
+    assert_eq!(api.raw("POST", "/v1/events", &[JSON], event(&deepest)).await.status, 202);
+    assert_eq!(api.raw("POST", "/v1/events", &[CLOUDEVENT], cloudevent(&deepest)).await.status, 202);
+    let taken = api.raw("POST", "/v1/events/batch", &[JSON], batch(&event(&deepest))).await.expect(202);
+    assert_eq!(entries(&taken)[0]["status"], 202);
+    for levels in [121, 120_000] {
+        let data = nested(levels);
+        for (kind, body) in [(JSON, event(&data)), (CLOUDEVENT, cloudevent(&data))] {
+            let refused = api.raw("POST", "/v1/events", &[kind], body).await.expect(400);
+            assert!(text(&refused["detail"]).contains("nested too deeply"), "{refused}");
+        }
+    }
+    let refused = api.raw("POST", "/v1/events/batch", &[JSON], batch(&event(&nested(120_000)))).await;
+    assert!(text(&refused.expect(400)["detail"]).contains("nested too deeply"));
+    let refused = api.raw("POST", "/v1/events/batch", &[BATCH], nested(120_000)).await;
+    assert!(text(&refused.expect(400)["detail"]).contains("nested too deeply"));
+
+    // Each byte counts, so that the largest body that is parsed on the runtime is known, and larger ones are not.
+    let wide = |bytes: usize| format!("[{}[]]", "[],".repeat(bytes / 3));
+    let small = event(&wide(100_000));
+    let counted = 2 * small.len() as u64;
+    assert_eq!(api.raw("POST", "/v1/events", &[JSON], small).await.status, 202);
+    let inline = metric(&api, "redrive_inline_work_max").await;
+    assert!(
+        (counted..=MAX_INLINE_WORK).contains(&inline),
+        "{inline} units on the runtime, {counted} counted"
+    );
+    assert_eq!(api.raw("POST", "/v1/events", &[JSON], event(&wide(240_000))).await.status, 202);
+    assert_eq!(api.raw("POST", "/v1/events", &[CLOUDEVENT], cloudevent(&wide(200_000))).await.status, 202);
+    let large = batch(&[event(&wide(200_000)), event(&wide(200_000))].join(","));
+    let taken = api.raw("POST", "/v1/events/batch", &[JSON], large).await.expect(202);
+    assert!(entries(&taken).iter().all(|item| item["status"] == 202), "{taken}");
+    let body = json!({"name": "large", "example": "x".repeat(50_000)});
+    api.post("/v1/event-types", body).await.expect(201);
+    let inline = metric(&api, "redrive_inline_work_max").await;
+    assert!(inline <= MAX_INLINE_WORK, "{inline} units on the runtime");
+}
+
+#[tokio::test]
 async fn batch_is_refused_beyond_its_budget_and_keeps_its_order() {
     let redrive = Redrive::start().await;
     let api = redrive.api();

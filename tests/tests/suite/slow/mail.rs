@@ -81,8 +81,8 @@ async fn whoever_looks_after_a_webhook_hears_of_a_dead_delivery_and_can_end_that
 
     // Looking changes nothing; a click does.
     let link = path_of(mail.header("List-Unsubscribe"));
-    let anybody = api.without_key();
-    let page = anybody.get(&link).await;
+    let visitor = api.without_key();
+    let page = visitor.get(&link).await;
     let page = (page.status, String::from_utf8(page.body.to_vec()).unwrap());
     assert!(
         page.0 == 200 && page.1.contains("<form method=\"post\"") && page.1.contains("jane@example.com"),
@@ -91,7 +91,7 @@ async fn whoever_looks_after_a_webhook_hears_of_a_dead_delivery_and_can_end_that
     assert_eq!(api.get("/v1/notification-preferences/unsubscribed").await.expect(200)["data"], json!([]));
     let form = [("content-type", "application/x-www-form-urlencoded")];
     for _ in 0..2 {
-        let done = anybody.raw("POST", &link, &form, "List-Unsubscribe=One-Click").await;
+        let done = visitor.raw("POST", &link, &form, "List-Unsubscribe=One-Click").await;
         assert_eq!(done.status, 200);
     }
     let listed = api.get("/v1/notification-preferences/unsubscribed").await.expect(200);
@@ -102,10 +102,10 @@ async fn whoever_looks_after_a_webhook_hears_of_a_dead_delivery_and_can_end_that
     );
     let audit = api.get("/v1/audit-log?action=notifications.unsubscribe").await.expect(200);
     assert_eq!(audit["data"].as_array().unwrap().len(), 1, "{audit}");
-    assert_eq!(anybody.get("/unsubscribe/nonsense").await.status, 404);
-    assert_eq!(anybody.raw("POST", "/unsubscribe/nonsense", &[], "").await.status, 404);
+    assert_eq!(visitor.get("/unsubscribe/nonsense").await.status, 404);
+    assert_eq!(visitor.raw("POST", "/unsubscribe/nonsense", &[], "").await.status, 404);
 
-    // Another webhook of the same owner: only the others hear of it, until it is undone.
+    // Another webhook of the same owner: only the other addresses are notified, until it is undone.
     let (_second, _) = refusing(&api, json!({"description": "second", "events": ["second.*"]})).await;
     api.publish("second.created", json!({})).await;
     let mails = smtp.wait_until(|mails| mails.iter().any(|mail| mail.text.contains("second"))).await;
@@ -118,7 +118,7 @@ async fn whoever_looks_after_a_webhook_hears_of_a_dead_delivery_and_can_end_that
     let again =
         api.post("/v1/notification-preferences/resubscribe", json!({"email": "jane@example.com"})).await;
     assert_eq!(again.status, 404);
-    let undone = anybody.raw("POST", &format!("{link}/undo"), &form, "").await;
+    let undone = visitor.raw("POST", &format!("{link}/undo"), &form, "").await;
     assert_eq!(undone.status, 200);
     assert_eq!(api.get("/v1/notification-preferences/unsubscribed").await.expect(200)["data"], json!([]));
     let audit = api.get("/v1/audit-log?action=notifications.resubscribe").await.expect(200);
@@ -129,6 +129,32 @@ async fn whoever_looks_after_a_webhook_hears_of_a_dead_delivery_and_can_end_that
         mails.iter().any(|mail| mail.text.contains("third") && mail.to == ["jane@example.com"])
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mail_about_an_operator_managed_webhook_goes_to_its_owner_alone() {
+    let smtp = Smtp::start(Protection::Plain);
+    let redrive = Redrive::start_with(trusting_setup(&smtp)).await;
+    let api = redrive.api();
+    api.patch("/v1/notification-preferences", json!({"emails": ["tenant@example.com"]})).await.expect(200);
+    let operators =
+        json!({"managed_by": "operator", "events": ["first"], "retry_config": {"max_attempts": 1}});
+    let (_receiver, hidden) = refusing(&api, operators).await;
+    api.publish("first", json!(1)).await;
+    smtp.wait_for(1).await;
+    // The address of the tenant works: it is notified of a webhook that the tenant manages.
+    let own = json!({"events": ["second"], "retry_config": {"max_attempts": 1}});
+    let (_receiver, _) = refusing(&api, own).await;
+    api.publish("second", json!(1)).await;
+    smtp.wait_for(3).await;
+    let about_hidden: Vec<_> = smtp
+        .notifications()
+        .into_iter()
+        .filter(|mail| mail.text.contains(hidden["id"].as_str().unwrap()))
+        .collect();
+    assert_eq!(about_hidden.len(), 1);
+    assert_eq!(about_hidden[0].to, ["jane@example.com"]);
+    assert!(smtp.notifications().iter().any(|mail| mail.to == ["tenant@example.com"]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -160,9 +186,9 @@ async fn ten_thousand_dead_deliveries_give_a_handful_of_mails() {
         let events: Vec<_> = (0..1000).map(event).collect();
         api.post("/v1/events/batch", json!({"events": events})).await.expect(202);
     }
-    let told = |mails: &[Arrived]| mails.iter().map(count_in).sum::<u64>();
-    let mails = smtp.wait_until(|mails| told(mails) >= 10_000).await;
-    assert_eq!(told(&mails), 10_000, "each is told of once");
+    let counted = |mails: &[Arrived]| mails.iter().map(count_in).sum::<u64>();
+    let mails = smtp.wait_until(|mails| counted(mails) >= 10_000).await;
+    assert_eq!(counted(&mails), 10_000, "each is reported once");
     assert!(mails.len() <= 6, "{} mails", mails.len());
     let ids: std::collections::BTreeSet<_> = mails.iter().map(|mail| mail.header("Message-ID")).collect();
     assert_eq!(ids.len(), mails.len());
@@ -206,12 +232,12 @@ async fn address_receives_nothing_before_its_holder_confirms_it() {
 
     api.publish("order.created", json!({})).await;
     let suppressed = |all: &Value| all["data"][0]["channels"]["mail"] == "nobody";
-    let listed = api.eventually("nobody has confirmed", "/v1/notifications", suppressed).await;
+    let listed = api.eventually("no address is confirmed", "/v1/notifications", suppressed).await;
     assert_eq!(listed["data"][0]["error"], "no recipient has confirmed its address");
 
     // Opening the page confirms nothing, and neither does a link that was made up.
-    let (path, anybody) = (mail.confirmation_path().unwrap(), api.without_key());
-    let page = anybody.get(&path).await;
+    let (path, visitor) = (mail.confirmation_path().unwrap(), api.without_key());
+    let page = visitor.get(&path).await;
     let text = String::from_utf8(page.body.to_vec()).unwrap();
     assert!(page.status == 200 && text.contains("<form method=\"post\"") && !text.contains("evil"), "{text}");
     let webhook_path = format!("/v1/webhooks/{}", webhook["id"].as_str().unwrap());
@@ -219,8 +245,8 @@ async fn address_receives_nothing_before_its_holder_confirms_it() {
     assert_eq!(seen["owner_email_confirmation"]["status"], "unconfirmed");
     assert_eq!(seen["owner_email_confirmation"]["requests"], 1);
     for bad in ["/confirm/nonsense".to_owned(), path[..path.len() - 2].to_owned()] {
-        assert_eq!(anybody.get(&bad).await.status, 404);
-        assert_eq!(anybody.raw("POST", &bad, &[], "").await.status, 404);
+        assert_eq!(visitor.get(&bad).await.status, 404);
+        assert_eq!(visitor.raw("POST", &bad, &[], "").await.status, 404);
     }
     smtp.confirm(&api, "jane@example.com").await;
     let seen = api.get(&webhook_path).await.expect(200);
@@ -233,7 +259,7 @@ async fn address_receives_nothing_before_its_holder_confirms_it() {
     let audit = api.get("/v1/audit-log?action=notifications.confirm").await.expect(200);
     assert_eq!(audit["data"].as_array().unwrap().len(), 1, "{audit}");
 
-    // Another webhook: what the first told is folded for a while.
+    // Another webhook: repeats of the first one are grouped for a while.
     let (_second, _) = refusing(&api, json!({"description": evil, "events": ["second.*"]})).await;
     api.publish("second.created", json!({})).await;
     let mail = smtp.wait_until(|mails| mails.len() == 2).await.remove(1);

@@ -15,7 +15,10 @@ use serde_json::{Value, value::RawValue};
 use utoipa::ToSchema;
 
 use super::publish::{bare, payload};
-use crate::api::{extract::Raw, problem::Problem};
+use crate::api::{
+    extract::{Raw, check_nesting},
+    problem::Problem,
+};
 
 /// A CloudEvent 1.0 in its JSON form. Extensions may stand beside these.
 #[derive(Serialize, ToSchema)]
@@ -95,6 +98,7 @@ pub(super) fn wrong_place(mode: Mode) -> Problem {
 
 /// An event to publish from one CloudEvent in its JSON form, which is a part of a body.
 pub(crate) fn structured(text: &[u8], body: &Bytes, tenant: TenantId) -> Result<Draft, Problem> {
+    check_nesting(text)?;
     let mut members: BTreeMap<Cow<'_, str>, &RawValue> = serde_json::from_slice(text).map_err(|error| {
         let detail = format!("a CloudEvent is a JSON object: {error}");
         Problem::new(StatusCode::BAD_REQUEST, "invalid_json", detail)
@@ -103,7 +107,7 @@ pub(crate) fn structured(text: &[u8], body: &Bytes, tenant: TenantId) -> Result<
         let message = "is not taken: payloads are JSON; send data, or a reference to what is not JSON";
         return Err(Invalid::new("data_base64", message).into());
     }
-    let data = members.remove("data").map_or(Bytes::from_static(b"null"), |data| payload(data, body));
+    let data = members.remove("data").map_or(Ok(Bytes::from_static(b"null")), |data| payload(data, body))?;
     let read = |(name, raw): (Cow<'_, str>, &RawValue)| match serde_json::from_str::<Value>(raw.get()) {
         Ok(value) => Ok((name.into_owned(), value)),
         Err(_) => Err(Invalid::new(name.escape_debug().take(64).collect::<String>(), "cannot be read")),
@@ -142,6 +146,7 @@ pub(crate) fn binary_of(
 
 /// The CloudEvents of a batch, not read yet.
 pub(super) fn items(body: &[u8]) -> Result<Vec<&RawValue>, Problem> {
+    check_nesting(body)?;
     serde_json::from_slice(body).map_err(|error| {
         let detail = format!("the body must be a JSON list of CloudEvents: {error}");
         Problem::new(StatusCode::BAD_REQUEST, "invalid_json", detail)

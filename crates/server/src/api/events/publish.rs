@@ -15,7 +15,11 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use redrive_core::{EventId, Invalid, TenantId, Time, hops, lane::Priority};
+use redrive_core::{
+    EventId, Invalid, TenantId, Time, hops,
+    json_nesting::{MAX_PAYLOAD_NESTING, is_nested_deeper},
+    lane::Priority,
+};
 use redrive_engine::{BatchProgress, Draft, MAX_INLINE_WORK, Receipt};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -28,14 +32,16 @@ use super::{
 };
 use crate::api::{
     AppState,
-    extract::{Batch, May, Publishes, Query, Raw, Single, json},
+    extract::{
+        Batch, May, PARSE_WORK_PER_BYTE, Publishes, Query, Raw, SKIP_WORK_PER_BYTE, Single, check_nesting,
+        json,
+    },
     problem::{ChangeProblems, Problem},
 };
 
 /// The most events of one batch.
 pub(super) const MAX_BATCH: usize = 1_000;
-/// Units of work for reading one byte of a batch, and for taking in one of its events beside its checks.
-const WORK_PER_BYTE: u64 = 1;
+/// Units of work for publishing one event of a batch, beside parsing and checking it.
 const WORK_PER_EVENT: u64 = 4_096;
 
 /// An event to publish.
@@ -163,7 +169,7 @@ fn draft(input: EventInput<'_>, body: &Bytes, tenant: TenantId) -> Result<Draft,
     Ok(Draft {
         tenant,
         event_type: input.event_type.into_owned().into(),
-        data: payload(input.data, body),
+        data: payload(input.data, body)?,
         idempotency_key: owned(input.idempotency_key),
         source: owned(input.source),
         subject: owned(input.subject),
@@ -205,19 +211,25 @@ pub(crate) fn document(body: &Bytes, tenant: &TenantId, beside: &Beside<'_>) -> 
 
 /// A body that is the payload itself.
 pub(crate) fn bare(body: &Bytes) -> Result<Bytes, Problem> {
+    check_nesting(body)?;
     let data: &RawValue = serde_json::from_slice(body.trim_ascii()).map_err(|error| {
         let detail = format!("the body is not valid JSON: {error}");
         Problem::new(StatusCode::BAD_REQUEST, "invalid_json", detail)
     })?;
-    Ok(payload(data, body))
+    payload(data, body)
 }
 
 /// The payload as a slice of the request's own buffer where it is most of it. A small part of a large body is
 /// copied: it would keep all of the body in memory for as long as it waits.
-pub(super) fn payload(data: &RawValue, body: &Bytes) -> Bytes {
+pub(super) fn payload(data: &RawValue, body: &Bytes) -> Result<Bytes, Problem> {
     const SPARE: usize = 1024;
     let data = data.get().as_bytes();
-    if body.len() <= data.len() + SPARE { body.slice_ref(data) } else { Bytes::copy_from_slice(data) }
+    if is_nested_deeper(data, MAX_PAYLOAD_NESTING) {
+        let message = format!("is nested too deeply; at most {MAX_PAYLOAD_NESTING} levels are allowed");
+        return Err(Invalid::new("data", message).into());
+    }
+    let is_most = body.len() <= data.len() + SPARE;
+    Ok(if is_most { body.slice_ref(data) } else { Bytes::copy_from_slice(data) })
 }
 
 /// How many deliveries of Redrive the request's events came through.
@@ -230,6 +242,41 @@ fn header_key(raw: &Raw) -> Result<Option<&str>, Problem> {
     let Some(value) = raw.headers.get("idempotency-key") else { return Ok(None) };
     let text = value.to_str().map_err(|_| Invalid::new("Idempotency-Key", "must be visible ASCII"))?;
     Ok(Some(text))
+}
+
+/// Work of parsing an event in this form.
+fn parse_work(text: &[u8], mode: Mode) -> u64 {
+    let per_byte = match mode {
+        Mode::Plain | Mode::Binary => SKIP_WORK_PER_BYTE,
+        // The members beside the payload are parsed into values.
+        Mode::Structured | Mode::Batch => PARSE_WORK_PER_BYTE,
+    };
+    per_byte * text.len() as u64
+}
+
+/// The event of a request, for the caller's own tenant, and the tenant that its document names.
+fn single(raw: &Raw, mode: Mode, tenant: TenantId) -> Result<(Draft, Option<String>), Problem> {
+    let mut draft = match mode {
+        Mode::Plain => {
+            let mut input: EventInput<'_> = json(&raw.body)?;
+            if let Some(key) = header_key(raw)? {
+                if input.idempotency_key.as_deref().is_some_and(|in_body| in_body != key) {
+                    return Err(
+                        Invalid::new("idempotency_key", "differs from the header Idempotency-Key").into()
+                    );
+                }
+                input.idempotency_key = Some(Cow::Borrowed(key));
+            }
+            let named = input.tenant_id.take().map(Cow::into_owned);
+            return Ok((draft(input, &raw.body, tenant)?, named));
+        }
+        Mode::Binary => cloudevents::binary(raw, tenant)?,
+        Mode::Structured | Mode::Batch => cloudevents::structured(&raw.body, &raw.body, tenant)?,
+    };
+    if let Some(key) = header_key(raw)? {
+        draft.idempotency_key = Some(key.into());
+    }
+    Ok((draft, None))
 }
 
 /// Publish an event
@@ -248,34 +295,17 @@ pub(super) async fn publish(
     Query(query): Query<TenantQuery>,
     Single(raw): Single,
 ) -> Result<Response, Problem> {
-    let named = query.tenant_id.as_deref();
-    let mut draft = match Mode::of(&raw.headers) {
-        Mode::Plain => {
-            let mut input: EventInput<'_> = json(&raw.body)?;
-            if let Some(key) = header_key(&raw)? {
-                if input.idempotency_key.as_deref().is_some_and(|in_body| in_body != key) {
-                    return Err(
-                        Invalid::new("idempotency_key", "differs from the header Idempotency-Key").into()
-                    );
-                }
-                input.idempotency_key = Some(Cow::Borrowed(key));
-            }
-            let tenant = app.acts_for(&caller, input.tenant_id.as_deref().or(named)).await?;
-            draft(input, &raw.body, tenant.id)?
-        }
-        mode @ (Mode::Structured | Mode::Binary) => {
-            let tenant = app.acts_for(&caller, named).await?.id;
-            let mut draft = match mode {
-                Mode::Structured => cloudevents::structured(&raw.body, &raw.body, tenant)?,
-                _ => cloudevents::binary(&raw, tenant)?,
-            };
-            if let Some(key) = header_key(&raw)? {
-                draft.idempotency_key = Some(key.into());
-            }
-            draft
-        }
-        Mode::Batch => return Err(cloudevents::wrong_place(Mode::Batch)),
-    };
+    let mode = Mode::of(&raw.headers);
+    if mode == Mode::Batch {
+        return Err(cloudevents::wrong_place(mode));
+    }
+    let (owner, work) = (caller.acts_for(None)?, parse_work(&raw.body, mode));
+    let tenant = owner.clone();
+    let parse = move || (single(&raw, mode, tenant), raw);
+    let (parsed, raw) = app.engine().run_counted(&owner, work, parse).await?;
+    let (mut draft, named) = parsed?;
+    let named = named.as_deref().or(query.tenant_id.as_deref());
+    draft.tenant = app.acts_for(&caller, named).await?.id;
     draft.trace = trace::of(&raw.headers).or(draft.trace);
     draft.hops = hops_of(&raw.headers)?;
     let receipt = app.publish(draft).await?;
@@ -303,14 +333,9 @@ pub(super) async fn publish_batch(
     if let Mode::Structured | Mode::Binary = mode {
         return Err(cloudevents::wrong_place(mode));
     }
-    let (events, named) = match WORK_PER_BYTE * raw.body.len() as u64 > MAX_INLINE_WORK {
-        true => {
-            let body = raw.body.clone();
-            let owner = caller.acts_for(None)?;
-            app.engine().run_check(&owner, move || split(&body, mode)).await??
-        }
-        false => split(&raw.body, mode)?,
-    };
+    let (owner, body) = (caller.acts_for(None)?, raw.body.clone());
+    let work = SKIP_WORK_PER_BYTE * body.len() as u64;
+    let (events, named) = app.engine().run_counted(&owner, work, move || split(&body, mode)).await??;
     let tenant = app.acts_for(&caller, named.as_deref().or(query.tenant_id.as_deref())).await?;
     if events.is_empty() || events.len() > MAX_BATCH {
         return Err(Invalid::new("events", format!("must hold 1 to {MAX_BATCH} events")).into());
@@ -319,14 +344,17 @@ pub(super) async fn publish_batch(
     let batch = Arc::new(BatchProgress::default());
     let mut under_way = Vec::with_capacity(events.len());
     for event in &events {
-        under_way.push(match item(event, &raw.body, mode, &tenant) {
+        let work = parse_work(event, mode);
+        under_way.push(match parse_item(&app, event, &raw.body, mode, &tenant, work).await? {
             Ok(draft) => {
                 let draft = Draft { trace: trace.clone().or(draft.trace), hops, ..draft };
                 UnderWay::Publishing(Box::pin(publish_one(app.clone(), draft, batch.clone())))
             }
             Err(problem) => UnderWay::Over(Err(problem)),
         });
-        batch.add_inline_work(WORK_PER_BYTE * event.len() as u64);
+        if work <= MAX_INLINE_WORK {
+            batch.add_inline_work(work);
+        }
         if batch.must_yield() {
             tokio::task::yield_now().await;
         }
@@ -356,6 +384,23 @@ fn split(body: &Bytes, mode: Mode) -> Result<(Vec<Bytes>, Option<String>), Probl
         }
     };
     Ok((events.into_iter().map(|event| body.slice_ref(event.get().as_bytes())).collect(), named))
+}
+
+/// Parses one event of a batch, on a thread for checks if it is large. An outer error means that no thread was free.
+async fn parse_item(
+    app: &AppState,
+    text: &Bytes,
+    body: &Bytes,
+    mode: Mode,
+    tenant: &TenantId,
+    work: u64,
+) -> Result<Result<Draft, Problem>, Problem> {
+    if work <= MAX_INLINE_WORK {
+        app.engine().note_inline_work(work);
+        return Ok(item(text, body, mode, tenant));
+    }
+    let (text, body, owner) = (text.clone(), body.clone(), tenant.clone());
+    Ok(app.engine().run_check(tenant, move || item(&text, &body, mode, &owner)).await?)
 }
 
 /// One event of a batch, as it was sent.

@@ -259,7 +259,7 @@ async fn list(
     let tenant = app.acts_for(&caller, paging.tenant_id.as_deref()).await?;
     let found = app.list_operations(tenant, paging.request()?).await?;
     let now = app.engine().clock().now();
-    Ok(axum::Json(paging.page(found, |one| one.id, |one| OperationView::new(one, now))))
+    Ok(axum::Json(paging.page_of(found, |one| one.id, |one| OperationView::new(one, now))))
 }
 
 /// Get a bulk operation

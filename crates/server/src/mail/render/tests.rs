@@ -62,8 +62,8 @@ fn a_dead_delivery_reads_like_this() {
          Open it in the dashboard: \
          https://hooks.example.com/dashboard/t/acme/dead?webhook_id=wh_02020202020202020202020202020202\n\n\
          -- \n\
-         You get this because jane@example.com is to be told about acme. It was sent by a program; answers are not \
-         read.\n\
+         You receive this because jane@example.com is set to receive notifications about acme. It was sent by a program; \
+         replies are not read.\n\
          No more mails about deliveries that were given up: https://hooks.example.com/unsubscribe/TOKEN"
     );
 }
@@ -132,7 +132,7 @@ fn without_a_base_there_are_no_links_and_a_way_to_end_it_all_the_same() {
     let about = About { base: None, unsubscribe: None, webhook: None, ..about() };
     let mail = render(&notice(Kind::SecretDue, 1), &about, Language::En).unwrap();
     assert!(!mail.text.contains("http") && !mail.html.contains("href"), "{}", mail.text);
-    assert!(mail.text.contains("ask whoever looks after acme to mute them"), "{}", mail.text);
+    assert!(mail.text.contains("ask the administrator of acme to mute them"), "{}", mail.text);
     assert_eq!(mail.subject, "The secret of wh_02020202020202020202020202020202 should be changed");
 }
 

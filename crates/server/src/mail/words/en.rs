@@ -110,9 +110,9 @@ pub(super) const WORDS: Words = Words {
     until: "Tried again at",
     what_to_do: "What to do",
     open: "Open it in the dashboard",
-    why_you: "You get this because {address} is to be told about {tenant}. It was sent by a program; answers are not read.",
+    why_you: "You receive this because {address} is set to receive notifications about {tenant}. It was sent by a program; replies are not read.",
     unsubscribe: "No more mails about {kind}",
-    ask: "To get no more mails about {kind}, ask whoever looks after {tenant} to mute them.",
+    ask: "To receive no more e-mails about {kind}, ask the administrator of {tenant} to mute them.",
     page: PageWords {
         title: "No more mails?",
         question: "Shall {address} get no more mails from {tenant} about {kind}? Mails about other things go on.",
@@ -124,7 +124,7 @@ pub(super) const WORDS: Words = Words {
         undone_title: "Turned on again",
         undone: "{address} gets mails from {tenant} about {kind} again.",
         bad_title: "This link does not work",
-        bad: "It may be cut off, or the installation has got new keys since. Ask whoever looks after your webhooks to mute the mails, or use the link in a newer one.",
+        bad: "It may be cut off, or the installation has got new keys since. Ask the administrator of your webhooks to mute the e-mails, or use the link in a newer one.",
     },
     confirm: ConfirmWords {
         subject: "Confirm this address for notifications from {host}",

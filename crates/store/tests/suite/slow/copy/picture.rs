@@ -7,7 +7,7 @@ use redrive_core::{
 };
 use redrive_store::{
     DeliveryFilter, EventFilter, LaneRoom, NewNode, Next, Outcome, Recorded, StatusFilter, Store, Versioned,
-    Vitals,
+    Visibility, Vitals,
     conformance::{Bench, at, closed, page},
 };
 
@@ -84,7 +84,7 @@ async fn of_tenant(picture: &mut Picture, store: &dyn Store, tenant: &TenantId) 
     let addresses = ["jane@example.com", "ops@example.com"].map(str::to_owned).to_vec();
     picture.all("mail address", store.mail_addresses(tenant.clone(), addresses).await.unwrap());
     picture.all("event type", store.event_types_since(tenant.clone(), 0, 100).await.unwrap());
-    picture.all("webhook", store.list_webhooks(tenant.clone(), page(100)).await.unwrap());
+    picture.all("webhook", store.list_webhooks(tenant.clone(), Visibility::All, page(100)).await.unwrap());
     let events = store.list_events(tenant.clone(), EventFilter::default(), page(1000)).await.unwrap().found;
     picture.all("event", events);
     let filter = DeliveryFilter::default;
@@ -102,8 +102,8 @@ async fn of_tenant(picture: &mut Picture, store: &dyn Store, tenant: &TenantId) 
     let mut failing = store.failures(tenant.clone(), Time::default(), 1000).await.unwrap();
     failing.by_webhook.sort_unstable();
     picture.add("failures", &failing);
-    picture.all("incident", store.incidents(tenant.clone(), 100).await.unwrap());
-    picture.all("circuit", store.circuits(tenant.clone(), 100).await.unwrap());
+    picture.all("incident", store.incidents(tenant.clone(), Visibility::All, 100).await.unwrap());
+    picture.all("circuit", store.circuits(tenant.clone(), Visibility::All, 100).await.unwrap());
     picture.add("backlogged", &store.backlogged(tenant.clone(), 1000).await.unwrap());
     picture.add("size of the dead", &store.dead_size(tenant.clone(), 1000).await.unwrap());
     let counted = store.count_dead(tenant.clone(), filter(), [at(100), at(50)], 1000).await.unwrap();
@@ -113,7 +113,8 @@ async fn of_tenant(picture: &mut Picture, store: &dyn Store, tenant: &TenantId) 
     for webhook in webhooks {
         picture.all("webhook, deleted or not", store.webhooks_by_id(vec![webhook]).await.unwrap());
         picture.add("backlog", &store.backlogs(None, vec![webhook], at(150), 1000).await.unwrap());
-        picture.all("open", store.circuit_periods(webhook, Time::default(), 100).await.unwrap());
+        picture
+            .all("open", store.circuit_periods(tenant.clone(), webhook, Time::default(), 100).await.unwrap());
         picture.all("minute", store.rollups(None, vec![webhook], Time::default()).await.unwrap());
         picture.add(
             "last success",
@@ -132,7 +133,7 @@ pub(crate) async fn deliver_all(store: &dyn Store, bench: &Bench) -> Vec<String>
     }
     let tenants = store.list_tenants(page(100)).await.unwrap();
     for tenant in &tenants {
-        for webhook in store.list_webhooks(tenant.id.clone(), page(100)).await.unwrap() {
+        for webhook in store.list_webhooks(tenant.id.clone(), Visibility::All, page(100)).await.unwrap() {
             if webhook.state == WebhookState::Paused {
                 let versioned = store.webhook(tenant.id.clone(), webhook.id).await.unwrap().unwrap();
                 let Versioned { mut webhook, revision } = versioned;
