@@ -3,9 +3,6 @@
 
 use std::{error::Error, io, sync::Arc};
 
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
-};
 use tokio::{io::AsyncReadExt, net::unix::pipe, sync::Semaphore};
 
 use crate::ledger::Ledger;
@@ -81,7 +78,13 @@ impl Pace {
 
 /// A timer that fires now and then every `interval` nanoseconds; reading it gives the number of times it
 /// fired since. To tokio it passes for a pipe, since it is read like one.
+#[cfg(target_os = "linux")]
 fn arm(interval: u64) -> Result<pipe::Receiver, Box<dyn Error>> {
+    use rustix::time::{
+        Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+        timerfd_settime,
+    };
+
     let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
     let every =
         Timespec { tv_sec: i64::try_from(interval / SECOND)?, tv_nsec: i64::try_from(interval % SECOND)? };
@@ -92,4 +95,32 @@ fn arm(interval: u64) -> Result<pipe::Receiver, Box<dyn Error>> {
         &Itimerspec { it_interval: every, it_value: at_once },
     )?;
     Ok(pipe::Receiver::from_owned_fd_unchecked(timer)?)
+}
+
+/// The same without a kernel timer that can be read: a thread sleeps until each time and writes the count.
+#[cfg(not(target_os = "linux"))]
+fn arm(interval: u64) -> Result<pipe::Receiver, Box<dyn Error>> {
+    use std::{
+        io::Write,
+        os::fd::OwnedFd,
+        thread,
+        time::{Duration, Instant},
+    };
+
+    let (reader, mut writer) = io::pipe()?;
+    thread::spawn(move || {
+        let start = Instant::now();
+        let mut fired = 0_u64;
+        loop {
+            let elapsed = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            let due = elapsed / interval + 1;
+            // Fails once the reader is dropped: nothing waits for this timer any more.
+            if due > fired && writer.write_all(&(due - fired).to_ne_bytes()).is_err() {
+                return;
+            }
+            fired = due;
+            thread::sleep(Duration::from_nanos((interval * fired).saturating_sub(elapsed)));
+        }
+    });
+    Ok(pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?)
 }

@@ -4,6 +4,13 @@
 //! outside, and what should happen goes out as data. No async, no I/O, no clock, no global randomness.
 //! Each question of policy has its one home in this crate; the engine carries the answers out.
 
+// In this crate because all others depend on it: a build on Windows fails here first, with this text alone.
+#[cfg(windows)]
+compile_error!(
+    "Redrive does not support Windows: it needs Unix signals, file permissions and directory syncs. Build and run it on \
+     Linux or macOS, for example in WSL 2 or in a container."
+);
+
 pub mod address;
 pub mod backoff;
 pub mod breaker;

@@ -21,6 +21,7 @@ use redrive_core::{
     clock_discipline::{ClockDiscipline, ClockEvent, ClockReading},
     id::Randomness,
 };
+use rustix::time::ClockId;
 use tokio::sync::Notify;
 
 /// Nanoseconds in a millisecond.
@@ -280,9 +281,19 @@ fn reading(system: &System, sent: Duration, received: Duration, time: Time) -> C
 /// A monotonic reading for measuring how long things take.
 pub fn ticks() -> Duration {
     #[cfg(target_os = "linux")]
-    let clock = rustix::time::ClockId::Boottime;
+    let clock = ClockId::Boottime;
+    // On macOS it goes on while the machine sleeps, as Linux's boot time does.
     #[cfg(not(target_os = "linux"))]
-    let clock = rustix::time::ClockId::Monotonic;
+    let clock = ClockId::Monotonic;
+    read_clock(clock)
+}
+
+/// Processor time that this process has used.
+pub fn processor_time() -> Duration {
+    read_clock(ClockId::ProcessCPUTime)
+}
+
+fn read_clock(clock: ClockId) -> Duration {
     let now = rustix::time::clock_gettime(clock);
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
 }

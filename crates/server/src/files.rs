@@ -11,7 +11,19 @@ pub(crate) fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         make_private_folder(parent)?;
     }
-    writeln!(options.open(path)?, "{text}")
+    let mut file = options.open(path)?;
+    writeln!(file, "{text}")?;
+    // The database soon holds what only this key can read, so the key must survive a power cut as well.
+    file.sync_all()?;
+    sync_folder_of(path);
+    Ok(())
+}
+
+/// Makes a new file's name durable. Not every file system can sync a folder, and the file itself is already written:
+/// errors are ignored.
+fn sync_folder_of(path: &Path) {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::File::open(parent).and_then(|folder| folder.sync_all()).ok();
 }
 
 /// Makes a folder that nobody else may look into; one that is there already is left alone.

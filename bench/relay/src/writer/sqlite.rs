@@ -14,6 +14,8 @@ use super::{Announcer, BATCH, Batch, Outcome, Publish, Write, stop_if_failed};
 /// The tables of a sender, with the indexes it cannot do without: one event per idempotency key, the history
 /// of a webhook in order, what is due, and one attempt per number.
 const SCHEMA: &str = "
+    PRAGMA fullfsync = 1;
+    PRAGMA checkpoint_fullfsync = 1;
     PRAGMA journal_mode = WAL;
     PRAGMA synchronous = FULL;
     PRAGMA wal_autocheckpoint = 4000;

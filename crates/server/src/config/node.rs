@@ -9,9 +9,8 @@ const LONGEST: usize = 64;
 
 /// This machine's name, as far as it can be used for a node.
 pub(super) fn host_name() -> String {
-    let read = |path: &str| std::fs::read_to_string(path).map(|name| usable(&name)).unwrap_or_default();
-    let names = ["/proc/sys/kernel/hostname", "/etc/hostname"].into_iter().map(read);
-    names.into_iter().find(|name| !name.is_empty()).unwrap_or_else(|| "redrive".into())
+    let name = usable(&rustix::system::uname().nodename().to_string_lossy());
+    if name.is_empty() { "redrive".into() } else { name }
 }
 
 fn usable(name: &str) -> String {

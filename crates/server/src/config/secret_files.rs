@@ -1,8 +1,12 @@
-//! Files that hold secrets: which there are, and the check that other users cannot read them. On systems without Unix permissions
-//! nothing is checked.
+//! Files that hold secrets: which there are, and the check that other users cannot read them.
 
-use std::path::{Path, PathBuf};
+use std::{
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
 
+use redrive_core::file_access::{FileAccess, ProcessIds};
+use rustix::process::{Gid, getegid, geteuid, getgroups};
 use toml::{Table, Value};
 
 use super::{Config, ConfigError, Profile, secret::is_secret};
@@ -117,32 +121,13 @@ fn holds_secret(setting: &str, text: &str) -> bool {
 }
 
 /// The command that closes a file to others. Returns `None` if it is closed to them, or is no file: a pipe is read once.
-#[cfg(unix)]
 pub(crate) fn fix_for(path: &Path) -> Option<String> {
-    use std::os::unix::fs::MetadataExt;
-
-    use redrive_core::file_access::{FileAccess, ProcessIds};
-
     // Of the file that a link leads to: mounted secrets are links to a folder that is replaced as a whole.
     let file = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
-    // Elsewhere than on Linux the owner is taken for the user that runs this.
-    let own = std::fs::metadata("/proc/self").ok();
-    let user = own.as_ref().map_or(file.uid(), MetadataExt::uid);
-    let groups = own.map(|own| own.gid()).into_iter().chain(supplementary_groups()).collect();
+    let user = geteuid().as_raw();
+    let groups = std::iter::once(getegid()).chain(getgroups().unwrap_or_default()).map(Gid::as_raw).collect();
     let access = FileAccess { mode: file.mode() & 0o777, user: file.uid(), group: file.gid() };
     access.fix(&ProcessIds { user, groups }, &path.to_string_lossy())
-}
-
-#[cfg(unix)]
-fn supplementary_groups() -> Vec<u32> {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
-    groups.split_whitespace().filter_map(|group| group.parse().ok()).collect()
-}
-
-#[cfg(not(unix))]
-pub(crate) fn fix_for(_: &Path) -> Option<String> {
-    None
 }
 
 #[cfg(test)]

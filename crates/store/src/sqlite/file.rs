@@ -12,6 +12,13 @@ use std::{
 
 use crate::error::StoreError;
 
+/// How to save a deleted file that is still open. macOS gives no access to the open files of another process.
+const COPY_OPEN_FILE: &str = if cfg!(target_os = "linux") {
+    "The process still has the former file open: copy it from /proc/PID/fd before the restart if there is no other copy. "
+} else {
+    ""
+};
+
 /// Device and inode of a file.
 type FileId = (u64, u64);
 
@@ -89,9 +96,8 @@ impl DatabaseFiles {
         if self.0.failure.set(reason.clone()).is_ok() {
             tracing::error!(
                 path = %path.display(),
-                "the database file {what_happened} while in use; publishing and sending are stopped. The process still \
-                 has the former file open: copy it from /proc/PID/fd before the restart if there is no other copy, \
-                 put the file back, then restart redrive"
+                "the database file {what_happened} while in use; publishing and sending are stopped. {COPY_OPEN_FILE}Put \
+                 the file back, then restart redrive"
             );
         }
         Err(StoreError::Unavailable(reason))

@@ -1,5 +1,5 @@
-//! What the kernel knows of this process, under the names that every Prometheus knows. Nothing where there is no
-//! `/proc`.
+//! Metrics of this process, under the names that every Prometheus client uses. Memory, threads and start time are read
+//! from `/proc` and left out on systems without it.
 
 use std::fs;
 
@@ -10,11 +10,12 @@ use prometheus_client::{
     },
     registry::Registry,
 };
+use redrive_engine::clock;
+use rustix::process::{Resource, getrlimit};
 
-/// What is told of a process.
+/// What `/proc` has about a process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Process {
-    cpu_seconds: f64,
     threads: i64,
     /// Since the Epoch.
     started: f64,
@@ -22,8 +23,11 @@ struct Process {
     resident_bytes: i64,
 }
 
-/// Lists the process's figures.
+/// Registers the metrics of this process.
 pub(super) fn list(registry: &mut Registry) {
+    let help = "Processor time used by this process";
+    let used = clock::processor_time().as_secs_f64();
+    registry.register("process_cpu_seconds", help, ConstCounter::new(used));
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let ticks = rustix::param::clock_ticks_per_second() as f64;
     if let Some(process) =
@@ -31,13 +35,16 @@ pub(super) fn list(registry: &mut Registry) {
     {
         process.list(registry);
     }
-    if let Ok(open) = fs::read_dir("/proc/self/fd") {
-        // One of them is for looking.
+    // macOS has no /proc. Linux has /dev/fd too, but not in every container.
+    if let Ok(open) = fs::read_dir("/proc/self/fd").or_else(|_| fs::read_dir("/dev/fd")) {
+        // One of them belongs to this listing.
         let open = open.count().saturating_sub(1);
         whole(registry, "process_open_fds", "Open file descriptors", i64::try_from(open).unwrap_or(i64::MAX));
     }
-    if let Some(most) = most_files(&read("/proc/self/limits")) {
-        whole(registry, "process_max_fds", "How many file descriptors there may be", most);
+    // Left out if there is no limit.
+    if let Some(limit) = getrlimit(Resource::Nofile).current {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        whole(registry, "process_max_fds", "How many file descriptors there may be", limit);
     }
 }
 
@@ -58,7 +65,6 @@ impl Process {
         let booted = system.lines().find_map(|line| line.strip_prefix("btime "))?;
         let booted: f64 = booted.trim().parse().ok()?;
         Some(Self {
-            cpu_seconds: (field(14)? + field(15)?) as f64 / ticks,
             threads: field(20)?,
             started: booted + field(22)? as f64 / ticks,
             virtual_bytes: field(23)?,
@@ -67,8 +73,6 @@ impl Process {
     }
 
     fn list(&self, registry: &mut Registry) {
-        let help = "Processor time used by this process";
-        registry.register("process_cpu_seconds", help, ConstCounter::new(self.cpu_seconds));
         let help = "When this process was started, since the Epoch";
         registry.register("process_start_time_seconds", help, ConstGauge::new(self.started));
         whole(registry, "process_resident_memory_bytes", "Memory in use", self.resident_bytes);
@@ -77,22 +81,15 @@ impl Process {
     }
 }
 
-/// The soft limit of open files in `/proc/self/limits`; none if there is no limit.
-fn most_files(limits: &str) -> Option<i64> {
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
-    line.split_ascii_whitespace().next()?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_says_is_read_whatever_the_program_is_called() {
+    fn stat_line_is_parsed_with_brackets_in_the_program_name() {
         let stat = "42 (a) b (c) S 1 42 42 0 -1 4194560 1 0 0 0 150 50 0 0 20 0 7 0 1000 123456 300 18446744073709551615 1";
         let process = Process::of(stat, "cpu 1 2\nbtime 1700000000\n", 100.0, 4096).unwrap();
         let seen = Process {
-            cpu_seconds: 2.0,
             threads: 7,
             started: 1_700_000_010.0,
             virtual_bytes: 123_456,
@@ -100,27 +97,19 @@ mod tests {
         };
         assert_eq!(process, seen);
         assert_eq!(Process::of("", "", 100.0, 4096), None);
-        assert_eq!(
-            most_files(
-                "Limit Soft\nMax open files            1024                 4096                 files\n"
-            ),
-            Some(1024)
-        );
-        assert_eq!(
-            most_files("Max open files            unlimited            unlimited            files\n"),
-            None
-        );
     }
 
     #[test]
-    fn this_process_is_told_of() {
+    fn this_process_is_reported() {
         let mut registry = Registry::default();
         list(&mut registry);
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
-        for name in
-            ["process_cpu_seconds_total ", "process_open_fds ", "process_threads ", "process_max_fds "]
-        {
+        let mut expected = vec!["process_cpu_seconds_total ", "process_open_fds ", "process_max_fds "];
+        if cfg!(target_os = "linux") {
+            expected.extend(["process_threads ", "process_resident_memory_bytes "]);
+        }
+        for name in expected {
             assert!(text.lines().any(|line| line.starts_with(name)), "{name} is not in\n{text}");
         }
     }
