@@ -40,6 +40,16 @@ install() {
 
 say "installing what is missing"
 command -v cargo >/dev/null || { echo "error: there is no Rust toolchain; install one with rustup" >&2; exit 1; }
+# Where the pinned toolchain cannot be downloaded, an installed one of the same version serves.
+if command -v rustup >/dev/null && ! rustc --version >/dev/null 2>&1; then
+    pinned=$(sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
+    for toolchain in $(rustup toolchain list | cut -d' ' -f1); do
+        if RUSTUP_TOOLCHAIN=$toolchain rustc --version 2>/dev/null | grep -q " $pinned "; then
+            export RUSTUP_TOOLCHAIN=$toolchain
+        fi
+    done
+    rustc --version >/dev/null || { echo "error: install the toolchain: rustup toolchain install $pinned" >&2; exit 1; }
+fi
 command -v cc >/dev/null || install gcc libc6-dev
 command -v curl >/dev/null || install curl
 python3 -c 'import venv, ensurepip' 2>/dev/null || install python3 python3-venv

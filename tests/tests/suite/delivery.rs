@@ -1,8 +1,5 @@
 //! From a publish to the requests that endpoints get: who gets what, in which form, and what the history says.
 
-// Tests may read clocks, and a test that cannot go on should panic.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
-
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use redrive_testkit::{Api, Arrival, Gate, Receiver, Redrive, Reply};

@@ -1,8 +1,5 @@
 //! `redrive demo`, started as a curious person would, and looked at from outside.
 
-// Tests may read clocks, and a test that cannot go on should panic.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
-
 use std::{path::Path, time::Duration};
 
 use redrive_testkit::{Api, Redrive, Setup};

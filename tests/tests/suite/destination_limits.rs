@@ -1,8 +1,5 @@
 //! What all tenants together may send to one destination.
 
-// A test that cannot go on should panic.
-#![allow(clippy::unwrap_used)]
-
 use redrive_testkit::{Api, Receiver, Redrive, Reply, Setup};
 use redrive_tests::{delivery_is, delivery_of, delivery_when, id, text};
 use serde_json::{Value, json};

@@ -1,8 +1,5 @@
 //! Told to stop, Redrive finishes what is under way, hands back the rest and loses nothing.
 
-// Tests may read clocks, and a test that cannot go on should panic.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
-
 use std::{
     collections::{HashMap, HashSet},
     time::{Duration, Instant},

@@ -1,8 +1,5 @@
 //! The catalogue of event types: schemas that payloads have to fit, strict tenants, and who sees what.
 
-// A test that cannot go on should panic.
-#![allow(clippy::unwrap_used)]
-
 use redrive_testkit::{Answer, Api, Postgres, Receiver, Redrive};
 use redrive_tests::{column, entries, event_is, fleet::nodes, id, text};
 use serde_json::{Value, json};

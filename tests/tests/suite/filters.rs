@@ -1,8 +1,5 @@
 //! Which events a webhook gets: conditions on payloads, and one webhook per resource.
 
-// Tests may read clocks, and a test that cannot go on should panic.
-#![allow(clippy::unwrap_used)]
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use redrive_core::Time;

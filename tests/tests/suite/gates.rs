@@ -2,9 +2,6 @@
 //!
 //! Rules and timing are tested with a clock of their own elsewhere; here it is the real binary, over HTTP.
 
-// Tests may read clocks, and a test that cannot go on should panic.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
-
 use std::{
     collections::BTreeMap,
     sync::{

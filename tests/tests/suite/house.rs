@@ -1,5 +1,4 @@
 //! The house keeps its rooms: what may be used where, read from the sources themselves.
-#![allow(clippy::unwrap_used, reason = "a failed test says where")]
 
 use std::path::{Path, PathBuf};
 

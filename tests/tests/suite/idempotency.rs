@@ -1,8 +1,5 @@
 //! One key, one event: whoever repeats a publish gets the first event back, whatever happened in between.
 
-// Tests may read clocks, and a test that cannot go on should panic.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
-
 use std::collections::HashMap;
 
 use redrive_testkit::{Answer, Api, Receiver, Redrive};

@@ -1,10 +1,5 @@
 //! The log: lines that machines can read, that lead from one thing to the next, and that are few whatever happens.
 
-// A test that cannot go on should panic.
-#![allow(clippy::unwrap_used)]
-
-use std::time::Duration;
-
 use redrive_testkit::{Receiver, Redrive, Setup};
 use redrive_tests::{delivery_is, delivery_of, event_is, id, text};
 use serde_json::{Value, json};

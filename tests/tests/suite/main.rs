@@ -1,4 +1,9 @@
 //! The whole system: the binary with real servers and real receivers. Suites in `slow` wait, kill and restart; suites in `extended` take minutes or need unusual tools.
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a failed test says where, and tests read the clock"
+)]
 
 mod delivery;
 mod demo;

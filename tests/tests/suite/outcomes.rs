@@ -1,8 +1,5 @@
 //! What each kind of answer leads to, from the first attempt to a final state that people can see.
 
-// Tests may read clocks, and a test that cannot go on should panic.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
-
 use redrive_testkit::{Api, Arrival, Gate, Receiver, Redrive, Reply};
 use redrive_tests::{
     attempts_of, attempts_when, column, deliveries_of, delivery_is, delivery_of, delivery_when, entries,

@@ -1,8 +1,5 @@
 //! What a restart must not change, and what a full disk must not break.
 
-// Tests may read clocks, and a test that cannot go on should panic.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
-
 use std::{
     collections::HashSet,
     path::{Path, PathBuf},

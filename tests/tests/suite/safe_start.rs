@@ -1,8 +1,5 @@
 //! What is unsafe is refused at the start or at the door, with a remedy.
 
-// Tests may read clocks, and a test that cannot go on should panic.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
-
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
 use redrive_testkit::{Canary, Redrive, Setup};

@@ -1,9 +1,6 @@
 //! What operators and portal sessions decide about webhooks: credentials stay with their origin, caps hold, events
 //! that are forwarded in a circle come to an end, and sessions have no more than their capabilities.
 
-// A test that cannot go on should panic.
-#![allow(clippy::unwrap_used)]
-
 use std::time::Duration;
 
 use redrive_testkit::{Answer, Api, Browser, Receiver, Redrive, Reply, Setup};

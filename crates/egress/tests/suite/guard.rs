@@ -1,5 +1,4 @@
 //! What may be connected to. Judged by canaries that must see no connection, not by error texts alone.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
 use std::{net::SocketAddr, time::Duration};
 

@@ -1,5 +1,4 @@
 //! Receivers good and bad. Each exchange ends by its deadline, in the right class, sent at most once.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,5 +1,4 @@
 //! TLS towards receivers: whose certificate is accepted, and how the others are explained.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
 use std::sync::Arc;
 

@@ -54,6 +54,7 @@ impl Reactor for BrokerReactor {
         self.0.interval(duration)
     }
 
+    #[allow(clippy::manual_async_fn, reason = "the future must not borrow the reactor")]
     fn tcp_connect_addr(
         &self,
         address: SocketAddr,

@@ -1,9 +1,4 @@
 //! Circuits: opening, probing, closing, by themselves and by hand, through restarts.
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a failed test says where, and has patience"
-)]
 
 use std::{collections::BTreeMap, sync::atomic::Ordering::SeqCst, time::Duration};
 

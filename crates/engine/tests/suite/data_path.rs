@@ -1,9 +1,4 @@
 //! The data path in one process: a real store, real sockets, and a clock that the test moves.
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a failed test says where, and has patience"
-)]
 
 use std::{sync::Arc, time::Duration};
 

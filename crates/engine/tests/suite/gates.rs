@@ -1,9 +1,4 @@
 //! Limits, shares, pauses, ends and pools: what else holds deliveries back, and lets them go again.
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a failed test says where, and has patience"
-)]
 
 use std::{
     collections::BTreeMap,

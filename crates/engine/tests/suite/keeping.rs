@@ -1,9 +1,4 @@
 //! Keeping and forgetting: what is old goes, on time and tenant by tenant, while everything else goes on.
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a failed test says where, and has patience"
-)]
 
 use std::time::Duration;
 

@@ -1,9 +1,4 @@
 //! Order: one after the other, through failures, open circuits, restarts and chance.
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a failed test says where, and has patience"
-)]
 
 use std::{
     collections::BTreeMap,

@@ -1,9 +1,4 @@
 //! Asking endpoints to echo a challenge: tenants share the slots for it.
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a failed test says where, and has patience"
-)]
 
 use crate::world::{START, world};
 use redrive_core::{TenantId, tenant::TenantRules, verification::Verification, webhook::WebhookState};

@@ -131,7 +131,8 @@ impl Archive {
     }
 }
 
-#[cfg(all(test, feature = "archive"))]
+#[cfg(feature = "archive")]
+#[cfg(test)]
 mod tests {
     use redrive_store::Left;
 

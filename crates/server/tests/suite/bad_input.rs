@@ -1,5 +1,4 @@
 //! The likeliest mistakes, each with its own clear answer. No input gives a 5xx.
-#![allow(clippy::unwrap_used, reason = "a failed test says where")]
 
 use redrive_testkit::{Answer, Api, Redrive};
 use serde_json::{Value, json};

@@ -1,5 +1,4 @@
 //! The command line as a person types it.
-#![allow(clippy::unwrap_used, reason = "a failed test says where")]
 
 use std::{
     path::Path,

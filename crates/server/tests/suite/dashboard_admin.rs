@@ -1,6 +1,5 @@
 //! The rooms of those who run Redrive: event types, tenants, keys, the audit log, settings; what a portal session
 //! sees; and the first steps.
-#![allow(clippy::unwrap_used, reason = "a failed test says where")]
 
 use redrive_testkit::{Api, Browser, Postgres, Receiver, Redrive, Setup, sse};
 use serde_json::{Value, json};

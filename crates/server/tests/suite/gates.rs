@@ -1,5 +1,4 @@
 //! What holds deliveries back, as people see it and change it: pauses, expiry, circuits, limits, pools.
-#![allow(clippy::unwrap_used, reason = "a failed test says where")]
 
 use std::time::Duration;
 

@@ -1,4 +1,9 @@
 //! The server and its command line as their users see them. Suites in `slow` wait, kill and restart; suites in `extended` take minutes or need unusual tools.
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a failed test says where, and tests read the clock"
+)]
 
 mod bad_input;
 mod command_line;

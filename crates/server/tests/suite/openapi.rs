@@ -1,5 +1,4 @@
 //! The API's own description: served, complete and true. Who may do what is in `tests/tests/matrix`.
-#![allow(clippy::unwrap_used, reason = "a failed test says where")]
 
 use redrive_testkit::Redrive;
 use serde_json::Value;

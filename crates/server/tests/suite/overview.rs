@@ -1,9 +1,4 @@
 //! The figures that pages are made of, on both stores: what an overview and a list of webhooks say.
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a failed test says where, and has patience"
-)]
 
 use std::{
     any::Any,

@@ -1,6 +1,5 @@
 //! Sessions of browsers as their owners meet them: they end when they should, on every node, and no link, form or text of
 //! others gets into them.
-#![allow(clippy::unwrap_used, reason = "a failed test says where")]
 
 use std::time::Duration;
 

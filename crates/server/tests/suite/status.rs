@@ -1,5 +1,4 @@
 //! `redrive status` as a person or a script runs it.
-#![allow(clippy::unwrap_used, reason = "a failed test says where")]
 
 use std::process::{Command, Output};
 

@@ -1,5 +1,4 @@
 //! The HTTP server as strangers meet it: what every answer carries, who may read it, and who is believed.
-#![allow(clippy::unwrap_used, reason = "a failed test says where")]
 
 use redrive_testkit::{Answer, Api, Redrive, Setup};
 use serde_json::json;

@@ -1,4 +1,9 @@
 //! The stores: the conformance suite and what is particular to each. Suites in `slow` wait, kill and restart; suites in `extended` take minutes or need unusual tools.
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a failed test says where, and tests read the clock"
+)]
 
 mod extended;
 mod slow;

@@ -1,8 +1,5 @@
 //! The embedded store: the suite of every store, and what holds for SQLite alone.
 
-// Tests may read clocks, and a test that meets an error panics.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
-
 use std::{
     collections::BTreeSet,
     fs,

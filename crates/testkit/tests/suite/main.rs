@@ -1,3 +1,8 @@
 //! The servers that tests start, and their sharing between processes. Suites in `slow` wait, kill and restart; suites in `extended` take minutes or need unusual tools.
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a failed test says where, and tests read the clock"
+)]
 
 mod slow;

@@ -3,9 +3,6 @@
 //! The clocks are moved by libfaketime. Judged from outside: nothing expires, is disabled, pruned or sent twice,
 //! and everything is delivered at its pace.
 
-// Tests may read clocks, and a test that cannot go on should panic.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
-
 use std::{
     sync::{
         Arc,

@@ -2,9 +2,6 @@
 //!
 //! The server has a database of its own and sends nothing to anybody: it serves a pool that nobody is in.
 
-// A test that cannot go on should panic.
-#![allow(clippy::unwrap_used)]
-
 use std::{path::Path, process::Command};
 
 use redrive_testkit::{Api, Receiver, Redrive, Reply, Setup, python_with};

@@ -1,8 +1,5 @@
 //! A short random walk over the whole API with kills and freezes, on both stores. `tests/walk/run` takes longer ones.
 
-// A test that cannot go on should panic.
-#![allow(clippy::unwrap_used)]
-
 use std::{path::Path, process::Command};
 
 use redrive_testkit::binary;

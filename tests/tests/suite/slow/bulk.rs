@@ -1,8 +1,5 @@
 //! Retrying, cancelling, purging and backfilling in bulk, as an operator does it.
 
-// A test that cannot go on should panic, and one of a rate looks at the clock.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
 use std::{collections::BTreeMap, time::Duration};
 
 use redrive_testkit::{Api, Postgres, Receiver, Redrive, Reply, Setup};

@@ -1,8 +1,5 @@
 //! CloudEvents in and out, judged by their official SDK for Python: what it reads, and what it writes.
 
-// A test that cannot go on should panic.
-#![allow(clippy::unwrap_used)]
-
 use std::{
     io::Write,
     process::{Command, Stdio},

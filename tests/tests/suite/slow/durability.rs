@@ -1,9 +1,6 @@
 //! An acknowledged event survives: with a database server that is asked not to wait for its disk, and with a database
 //! file that is removed or replaced while it is in use.
 
-// Tests may read clocks, and a test that cannot go on should panic.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
-
 use std::{
     collections::BTreeSet,
     fs,

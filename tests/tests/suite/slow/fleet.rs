@@ -2,9 +2,6 @@
 //!
 //! Judged from outside, by what publishers were told, what receivers got and what the history shows.
 
-// Tests may read clocks, and a test that cannot go on should panic.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
-
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
     time::{Duration, Instant},

@@ -1,9 +1,6 @@
 //! Where requests must not go, they do not go: judged by canaries that must see no connection, on every way
 //! out. What is allowed is reached, so that a canary means something.
 
-// A test that cannot go on should panic.
-#![allow(clippy::unwrap_used)]
-
 use redrive_testkit::{Canary, Dns, Receiver, Redrive, Reply};
 use redrive_tests::ways::{
     Called, Way, is_not_reached, is_reached, is_refused, is_unknown_name, port_of, production, register,

@@ -1,9 +1,6 @@
 //! The guard with names: what a hostile name server can say, what the operator's lists say, and rules that
 //! change while everything runs. Judged by canaries that must see no connection, on every way out.
 
-// A test that cannot go on should panic.
-#![allow(clippy::unwrap_used)]
-
 use redrive_testkit::{Canary, Dns, Receiver, Redrive, Reply, Say, Setup, dns::addresses};
 use redrive_tests::{
     text,

@@ -1,8 +1,5 @@
 //! Looking back through the API: filters, pages, dead letters and exports, as the real binary answers them.
 
-// A test that cannot go on should panic.
-#![allow(clippy::unwrap_used)]
-
 use std::collections::BTreeSet;
 
 use redrive_testkit::{Api, Postgres, Receiver, Redrive, Reply, Setup};

@@ -1,9 +1,6 @@
 //! Receivers that behave badly on purpose: each attempt ends in time and is judged rightly, and nobody else
 //! has to suffer.
 
-// Tests may read clocks, and a test that cannot go on should panic.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
-
 use std::time::{Duration, Instant};
 
 use redrive_testkit::{Gate, Hostile, Hostility, Receiver, Redrive, Reply};

@@ -1,8 +1,5 @@
 //! Keeping and forgetting, with the real binary: what is old goes by itself.
 
-// Tests may read clocks, and a test that cannot go on should panic.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
-
 use std::{collections::BTreeSet, time::Duration};
 
 use redrive_testkit::{Api, Gate, Receiver, Redrive, Reply, Setup};

@@ -1,8 +1,5 @@
 //! Mails to owners with the real binary and a real mail server: from a cause to a mail, and out of it again.
 
-// A test that cannot go on should panic.
-#![allow(clippy::unwrap_used)]
-
 use std::process::{Command, Output};
 
 use redrive_testkit::{Api, Arrived, Postgres, Protection, Receiver, Redrive, Setup, Smtp, binary};

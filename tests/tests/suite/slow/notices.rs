@@ -1,8 +1,5 @@
 //! Telling owners, from outside: nothing is lost or told twice by kills, and ten thousand deaths are a handful of events.
 
-// Tests may read clocks, and a test that cannot go on should panic.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
-
 use std::{collections::BTreeMap, time::Duration};
 
 use redrive_testkit::{Api, Arrival, Postgres, Receiver, Redrive, Setup};

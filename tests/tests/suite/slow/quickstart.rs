@@ -1,8 +1,5 @@
 //! The first five minutes: what the README and `redrive dev` tell people to type, typed.
 
-// Tests may read clocks, and a test that cannot go on should panic.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
-
 use std::{
     net::TcpListener,
     path::Path,

@@ -3,9 +3,6 @@
 //! The clock of retries runs fast here, so that days pass in seconds. Whatever takes real time is then long
 //! on that clock; bounds make up for it with `lag`.
 
-// Tests may read clocks, and a test that cannot go on should panic.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
-
 use redrive_testkit::{Api, Arrival, Gate, Receiver, Reply};
 use redrive_tests::{
     attempts_when, column, delivery_is, delivery_of, http_date, id, millis, redrive_at_speed,

@@ -1,8 +1,5 @@
 //! What is secret stays so: at rest, on screens, in logs, and while the master key changes.
 
-// A test that cannot go on should panic.
-#![allow(clippy::unwrap_used)]
-
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
 use redrive_core::vault::MasterKey;

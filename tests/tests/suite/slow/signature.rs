@@ -1,8 +1,5 @@
 //! Every request verifies, by the official libraries and by hand, before, during and after a rotation.
 
-// Tests may read clocks, and a test that cannot go on should panic.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
-
 use std::{
     io::Write,
     process::{Command, Stdio},

@@ -1,9 +1,6 @@
 //! Events that other services put on a queue of RabbitMQ: all of them arrive, each once, whatever breaks meanwhile,
 //! and what cannot be published is kept with the reason.
 
-// Tests may read clocks, and a test that cannot go on should panic.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
-
 use std::{
     collections::BTreeSet,
     future::Future,

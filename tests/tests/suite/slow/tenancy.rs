@@ -1,8 +1,5 @@
 //! Tenants apart: keys that end and are bound to networks, sessions for customers, quotas, and the log of it all.
 
-// A test that cannot go on should panic.
-#![allow(clippy::unwrap_used)]
-
 use redrive_testkit::{Postgres, Receiver, Redrive, Setup};
 use redrive_tests::{entries, id, text};
 use serde_json::{Value, json};

@@ -1,9 +1,6 @@
 //! Real processes: API nodes that take events, workers that send them, and a RabbitMQ server between them that is
 //! broken in the middle of it. Judged from outside.
 
-// Tests may read clocks, and a test that cannot go on should panic.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
-
 use std::time::{Duration, Instant};
 
 use redrive_testkit::{Postgres, RabbitMq, Receiver, Redrive, Reply, Setup};

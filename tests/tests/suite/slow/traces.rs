@@ -1,8 +1,5 @@
 //! Traces, as a collector sees them: whole, across processes, crashes and retries, and never in anybody's way.
 
-// Tests may read clocks, and a test that cannot go on should panic.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
-
 use std::{
     collections::{BTreeMap, HashSet},
     time::{Duration, Instant},

@@ -1,5 +1,4 @@
 //! Small raw servers on loopback that behave as a test tells them, and a client that may reach them.
-#![allow(dead_code, unreachable_pub, clippy::disallowed_methods, clippy::unwrap_used)]
 
 use std::{
     net::SocketAddr,
@@ -20,44 +19,44 @@ use tokio::{
 };
 
 /// The deadline of exchanges that should reach it.
-pub const SHORT: Duration = Duration::from_millis(300);
+pub(crate) const SHORT: Duration = Duration::from_millis(300);
 /// The deadline of exchanges that should not.
-pub const LONG: Duration = Duration::from_secs(5);
+pub(crate) const LONG: Duration = Duration::from_secs(5);
 /// A small good answer.
-pub const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+pub(crate) const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
-pub fn stopwatch() -> Duration {
+pub(crate) fn stopwatch() -> Duration {
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
     ORIGIN.get_or_init(Instant::now).elapsed()
 }
 
 /// Everything default: loopback is refused.
-pub fn strict() -> Config {
+pub(crate) fn strict() -> Config {
     Config::new(stopwatch)
 }
 
 /// Loopback is allowed.
-pub fn lenient() -> Config {
+pub(crate) fn lenient() -> Config {
     Config { rules: loopback(), ..strict() }
 }
 
 /// Rules that allow loopback.
-pub fn loopback() -> ReachRules {
+pub(crate) fn loopback() -> ReachRules {
     let allow = ["127.0.0.0/8", "::1/128"].map(|net| net.parse().unwrap()).to_vec();
     ReachRules { networks: AddressRules { allow, deny: Vec::new() }, ..ReachRules::default() }
 }
 
-pub fn client() -> Client {
+pub(crate) fn client() -> Client {
     Client::new(lenient()).unwrap()
 }
 
-pub fn outbound(url: &str, timeout: Duration) -> Outbound {
+pub(crate) fn outbound(url: &str, timeout: Duration) -> Outbound {
     let target = Target::parse(url).unwrap();
     Outbound { target, headers: HeaderMap::new(), body: Bytes::from_static(b"{\"a\":1}"), timeout, owner: 0 }
 }
 
 /// Posts, and checks that the exchange ended by its deadline and a second.
-pub async fn post(client: &Client, request: Outbound) -> Exchange {
+pub(crate) async fn post(client: &Client, request: Outbound) -> Exchange {
     let start = Instant::now();
     let limit = request.timeout + Duration::from_secs(1);
     let exchange = client.post(request).await;
@@ -66,26 +65,26 @@ pub async fn post(client: &Client, request: Outbound) -> Exchange {
 }
 
 #[track_caller]
-pub fn answered(exchange: Exchange) -> Answered {
+pub(crate) fn answered(exchange: Exchange) -> Answered {
     exchange.result.unwrap_or_else(|failed| panic!("failed: {failed:?}"))
 }
 
 #[track_caller]
-pub fn failed(exchange: Exchange, failure: SendFailure) -> Failed {
+pub(crate) fn failed(exchange: Exchange, failure: SendFailure) -> Failed {
     let failed = exchange.result.expect_err("an answer came");
     assert_eq!(failed.failure, failure, "{failed:?}");
     failed
 }
 
 /// A server that counts, and hands each connection with its number to `behave`.
-pub struct Server {
+pub(crate) struct Server {
     pub address: SocketAddr,
     connections: Arc<AtomicUsize>,
     requests: Arc<AtomicUsize>,
 }
 
 impl Server {
-    pub async fn start<F, R>(behave: F) -> Self
+    pub(crate) async fn start<F, R>(behave: F) -> Self
     where
         F: Fn(Peer) -> R + Send + 'static,
         R: Future<Output = ()> + Send + 'static,
@@ -104,7 +103,7 @@ impl Server {
     }
 
     /// A server that answers every request with the same bytes and keeps the connection open.
-    pub async fn answering(answer: &'static [u8]) -> Self {
+    pub(crate) async fn answering(answer: &'static [u8]) -> Self {
         Self::start(move |mut peer| async move {
             while peer.read_request().await.is_some() {
                 peer.send(answer).await;
@@ -114,7 +113,7 @@ impl Server {
     }
 
     /// A server that answers the first request with these bytes and closes.
-    pub async fn answering_once(answer: &'static [u8]) -> Self {
+    pub(crate) async fn answering_once(answer: &'static [u8]) -> Self {
         Self::start(move |mut peer| async move {
             peer.read_request().await;
             peer.send(answer).await;
@@ -122,21 +121,21 @@ impl Server {
         .await
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}/hook?x=1", self.address)
     }
 
-    pub fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 
-    pub fn requests(&self) -> usize {
+    pub(crate) fn requests(&self) -> usize {
         self.requests.load(Ordering::SeqCst)
     }
 }
 
 /// One accepted connection.
-pub struct Peer {
+pub(crate) struct Peer {
     pub stream: TcpStream,
     pub number: usize,
     requests: Arc<AtomicUsize>,
@@ -144,19 +143,19 @@ pub struct Peer {
 
 impl Peer {
     /// Reads and counts a request; `None` when the client has closed.
-    pub async fn read_request(&mut self) -> Option<String> {
+    pub(crate) async fn read_request(&mut self) -> Option<String> {
         let request = read_request(&mut self.stream).await?;
         self.requests.fetch_add(1, Ordering::SeqCst);
         Some(request)
     }
 
     /// Writes; false when the client has closed.
-    pub async fn send(&mut self, bytes: &[u8]) -> bool {
+    pub(crate) async fn send(&mut self, bytes: &[u8]) -> bool {
         self.stream.write_all(bytes).await.is_ok()
     }
 
     /// Waits until the client has closed, and says how much it had still sent.
-    pub async fn closed(&mut self) -> usize {
+    pub(crate) async fn closed(&mut self) -> usize {
         let mut all = 0;
         let mut buffer = vec![0; 64 * 1024];
         while let Ok(read @ 1..) = self.stream.read(&mut buffer).await {
@@ -166,13 +165,13 @@ impl Peer {
     }
 
     /// Closes with a reset instead of a goodbye.
-    pub fn reset(self) {
+    pub(crate) fn reset(self) {
         self.stream.set_zero_linger().unwrap();
     }
 }
 
 /// Reads one request with its body, as text.
-pub async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Option<String> {
+pub(crate) async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Option<String> {
     let mut request = Vec::new();
     let mut buffer = [0; 4096];
     loop {

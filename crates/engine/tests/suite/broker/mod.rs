@@ -1,5 +1,4 @@
 //! Nodes that take events and nodes that send them, with a broker between them or without.
-#![allow(dead_code, reason = "each test file uses its part")]
 
 use redrive_core::{DeliveryId, Role, lane::Priority, ticket::Ticket};
 use redrive_engine::{

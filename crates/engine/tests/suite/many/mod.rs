@@ -1,5 +1,4 @@
 //! Many nodes on one store.
-#![allow(dead_code, unused_macros, unused_imports, reason = "each test file uses its part")]
 
 use std::{
     sync::{Arc, mpsc},
@@ -38,13 +37,13 @@ macro_rules! on_every_store {
         mod sqlite {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $case() {
-                super::$case(super::many::On::Sqlite).await;
+                super::$case(crate::many::On::Sqlite).await;
             })*
         }
         mod postgres {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $case() {
-                super::$case(super::many::On::Postgres).await;
+                super::$case(crate::many::On::Postgres).await;
             })*
         }
     };

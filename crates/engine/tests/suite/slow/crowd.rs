@@ -1,9 +1,4 @@
 //! Many nodes on one store, and chance: whatever happens, everything ends, and no order is broken.
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a failed test says where, and has patience"
-)]
 
 use std::{
     collections::BTreeMap,

@@ -1,9 +1,4 @@
 //! A PostgreSQL primary that dies, and a streaming replica that is promoted in its place.
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a failed test reports where, and waits in real time"
-)]
 
 use std::{
     collections::BTreeSet,

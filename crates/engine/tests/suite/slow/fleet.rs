@@ -1,9 +1,4 @@
 //! Many nodes on one store: who is dead, who takes over, and who sends.
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a failed test says where, and has patience"
-)]
 
 use std::{
     sync::{

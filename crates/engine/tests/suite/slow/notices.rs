@@ -1,9 +1,4 @@
 //! Telling owners: operational webhooks hear of what happened, folded, once, and never of themselves.
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a failed test says where, and has patience"
-)]
 
 use std::{
     sync::{

@@ -1,10 +1,5 @@
 //! What any way must do by which ready work reaches those who send: the same cases by the store alone, and by tickets
 //! over a broker. Where there is a broker the clock stands still, so that nothing but tickets can bring anything.
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a failed test says where, and has patience"
-)]
 
 use std::time::Duration;
 

@@ -1,10 +1,5 @@
 //! Tickets over a real broker, and all that can go wrong with it: nothing that was accepted is lost, nothing is sent
 //! twice, nothing is stuck, and it goes on by itself. Where the clock stands still, only tickets bring anything.
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a failed test says where, and has patience"
-)]
 
 use std::time::{Duration, Instant};
 

@@ -1,9 +1,4 @@
 //! Many nodes on one store: limits, circuits and changes hold for all of them together.
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a failed test says where, and has patience"
-)]
 
 use std::{
     sync::{

@@ -1,5 +1,4 @@
 //! The data path in one process: a real store, real sockets, and a clock that the test moves.
-#![allow(dead_code, reason = "each test file uses its part")]
 
 use std::{
     any::Any,

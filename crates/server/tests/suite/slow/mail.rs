@@ -1,5 +1,4 @@
 //! Mails over a real mail server: who gets them, what is in them, and what its refusals mean.
-#![allow(clippy::unwrap_used, reason = "a failed test says where")]
 
 use std::{path::Path, sync::Arc, time::Duration};
 

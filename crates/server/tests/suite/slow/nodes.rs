@@ -1,5 +1,4 @@
 //! Nodes on a PostgreSQL database, as their operator meets them: settings, the schema, roles, keys, outages.
-#![allow(clippy::unwrap_used, reason = "a failed test says where")]
 
 use std::{
     process::{Command, Output},

@@ -1,6 +1,5 @@
 //! Clients that dawdle, take too much room, or send too much: each is given up in bounded time, and nobody else
 //! suffers.
-#![allow(clippy::unwrap_used, reason = "a failed test says where")]
 
 use std::time::Duration;
 

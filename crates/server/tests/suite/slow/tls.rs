@@ -1,5 +1,4 @@
 //! TLS of our own, with real handshakes: what is spoken, what is refused, and certificates that change.
-#![allow(clippy::unwrap_used, reason = "a failed test says where")]
 
 use std::{
     os::unix::fs::PermissionsExt,

@@ -1,7 +1,6 @@
 //! Moving from the embedded store to PostgreSQL: everything arrives, whenever the copy is stopped.
 
 // A test that meets an error has failed, and says so by panicking.
-#![allow(clippy::unwrap_used)]
 
 mod full;
 mod picture;

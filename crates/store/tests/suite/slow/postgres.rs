@@ -1,8 +1,5 @@
 //! The shared store: the whole conformance suite, and what is special about PostgreSQL.
 
-// Tests may read clocks, and a test that cannot go on should panic.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
-
 use std::sync::Arc;
 
 use redrive_store::{

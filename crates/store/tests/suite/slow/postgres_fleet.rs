@@ -1,8 +1,5 @@
 //! Several nodes on one PostgreSQL, and what happens when the way to it breaks.
 
-// A test that cannot go on should panic.
-#![allow(clippy::unwrap_used)]
-
 use std::{
     collections::BTreeSet,
     sync::{

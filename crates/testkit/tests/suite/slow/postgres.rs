@@ -1,8 +1,5 @@
 //! Servers for tests: shared by all and gone by themselves, or a test's own to stop and kill.
 
-// Tests may read clocks, and a test that meets an error has failed and says so by panicking.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
-
 use std::{
     fs::{self, Permissions},
     net::TcpStream,

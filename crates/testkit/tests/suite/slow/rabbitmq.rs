@@ -1,8 +1,5 @@
 //! RabbitMQ servers for tests: shared by all and gone by themselves, or a test's own to stop, kill and freeze.
 
-// Tests may read clocks, and a test that meets an error has failed and says so by panicking.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
-
 use std::{
     fs::{self, Permissions},
     net::TcpStream,

@@ -2,9 +2,6 @@
 //!
 //! What each route needs is in `table`; a route without a row there fails, and so does a row without a route.
 
-// A test that cannot go on should panic.
-#![allow(clippy::unwrap_used)]
-
 mod document;
 mod foreign;
 mod roles;

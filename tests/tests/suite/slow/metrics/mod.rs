@@ -1,9 +1,6 @@
 //! What operators see: a real Prometheus scrapes real servers, and every figure is compared with what was sent. The
 //! alert rules and the dashboard are judged by the same Prometheus, and by `promtool`.
 
-// Tests may read clocks, and a test that cannot go on should panic.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
-
 mod documents;
 mod fleet;
 mod one;

@@ -1,9 +1,6 @@
 //! Three real nodes on one PostgreSQL and one Redis: limits, caps and circuits are exact over all of them, and Redis
 //! may vanish at any moment. Judged from outside.
 
-// Tests may read clocks, and a test that cannot go on should panic.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
-
 mod decided;
 mod exact;
 mod faults;

@@ -1,9 +1,6 @@
 //! All pairs of operations, run concurrently by several nodes on the same few rows: PostgreSQL must never find a
 //! deadlock. The lock order that the operations follow is in `docs/adr/0044-one-lock-order.md`.
 
-// Tests may read clocks, and a test that cannot go on should panic.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
-
 mod harness;
 mod operations;
 
