@@ -405,6 +405,10 @@ mod slow {
             .await;
         world.assert_settled().await;
     }
+}
+
+mod extended {
+    use super::*;
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_storm_of_retries_does_not_delay_what_is_fresh() {

@@ -34,11 +34,6 @@ async fn text_of_others_stays_text() {
 }
 
 #[tokio::test]
-async fn everybody_can_use_every_page_in_both_themes_and_on_a_phone() {
-    on_a_fresh_server("looks").await;
-}
-
-#[tokio::test]
 async fn a_webhook_is_made_and_tried_and_its_events_arrive() {
     on_a_fresh_server("first_event").await;
 }
@@ -66,4 +61,13 @@ async fn a_secret_is_rotated_and_shown_once() {
 #[tokio::test]
 async fn a_portal_shows_its_tenant_alone() {
     on_a_fresh_server("portal").await;
+}
+
+mod extended {
+    use super::*;
+
+    #[tokio::test]
+    async fn everybody_can_use_every_page_in_both_themes_and_on_a_phone() {
+        on_a_fresh_server("looks").await;
+    }
 }

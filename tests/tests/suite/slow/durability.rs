@@ -1,12 +1,7 @@
 //! An acknowledged event survives: with a database server that is asked not to wait for its disk, and with a database
 //! file that is removed or replaced while it is in use.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeSet, fs, path::Path, time::Instant};
 
 use redrive_testkit::{Api, PATIENCE, Postgres, Receiver, Redrive, Setup};
 use redrive_tests::{entries, text};
@@ -92,10 +87,8 @@ async fn nothing_is_acknowledged_after(what_happens: fn(&Path), expected: &str) 
     receiver.wait_for(1).await;
     let path = redrive.data_dir().join("redrive.db");
     what_happens(&path);
-    let began = Instant::now();
     let (acknowledged, problem) = publish_until_refused(&api).await;
     assert_eq!((acknowledged.len(), &*problem), (0, "store_unavailable"), "{acknowledged:?}");
-    assert!(began.elapsed() < Duration::from_secs(2), "detected after {:?}", began.elapsed());
     let ready = api.get("/readyz").await;
     let detail = text(&ready.json()["detail"]).to_owned();
     assert_eq!(ready.status, 503, "{detail}");

@@ -317,17 +317,6 @@ async fn exports_are_whole(redrive: &Redrive) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_export_is_whole_whatever_is_written_meanwhile_and_takes_little_memory() {
-    exports_are_whole(&Redrive::start().await).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_export_from_postgres_is_whole_as_well() {
-    let database = Postgres::shared().await;
-    exports_are_whole(&Redrive::start_with(Setup::new().database_url(database.url())).await).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn exports_that_nobody_reads_are_cut_off_and_hold_others_up_no_longer() {
     let redrive = Redrive::start_with(Setup::new().env("REDRIVE_SERVER_WRITE_TIMEOUT", "2s")).await;
     let api = redrive.api();
@@ -361,4 +350,19 @@ async fn exports_that_nobody_reads_are_cut_off_and_hold_others_up_no_longer() {
         whole += usize::from(rest.ends_with(b"0\r\n\r\n"));
     }
     assert!(whole <= 1, "what was cut off does not look whole");
+}
+
+mod extended {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn an_export_from_postgres_is_whole_as_well() {
+        let database = Postgres::shared().await;
+        exports_are_whole(&Redrive::start_with(Setup::new().database_url(database.url())).await).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn an_export_is_whole_whatever_is_written_meanwhile_and_takes_little_memory() {
+        exports_are_whole(&Redrive::start().await).await;
+    }
 }

@@ -247,7 +247,7 @@ async fn locked_tenant_delays_only_itself() {
     let began = Instant::now();
     let is_locked = "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'BEGIN; SELECT 1 FROM tenants%' AND wait_event = 'PgSleep'";
     while database.query(is_locked).await.is_empty() {
-        assert!(began.elapsed() < Duration::from_secs(5), "the tenant's row is not locked");
+        assert!(began.elapsed() < redrive_testkit::PATIENCE, "the tenant's row is not locked");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let mut patches = JoinSet::new();
@@ -352,7 +352,7 @@ async fn listings_of_one_tenant_do_not_occupy_all_connections() {
     let is_locked = "SELECT 1 FROM pg_locks WHERE relation = 'events'::regclass AND mode = 'AccessExclusiveLock' AND granted";
     let began = Instant::now();
     while database.query(is_locked).await.is_empty() {
-        assert!(began.elapsed() < Duration::from_secs(5), "the table is not locked");
+        assert!(began.elapsed() < redrive_testkit::PATIENCE, "the table is not locked");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let mut listings = JoinSet::new();

@@ -144,42 +144,6 @@ async fn a_node_without_room_leaves_its_tickets_with_the_broker() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn queues_that_are_purged_or_deleted_cost_time_and_nothing_else() {
-    let broker = RabbitMq::shared().await;
-    let (api, worker) = pair(&broker.url()).await;
-    let receiver = Receiver::start().await;
-    api.hook(&receiver.url(), |_| {}).await;
-    tickets_work(&api, &receiver, 0, 10).await;
-    let (mut published, mut deleted) = (10, Instant::now());
-    for round in 0..3 {
-        for priority in Priority::ALL {
-            let command = if round == 0 { "purge_queue" } else { "delete_queue" };
-            broker.ctl(&[command, &queue(priority)]).await;
-            api.publish(published..published + 10).await;
-            published += 10;
-        }
-        deleted = Instant::now();
-    }
-    // Some tickets were lost with their queues.
-    api.clock.advance(GRACE);
-    api.until("all are delivered", all_are(DeliveryStatus::Delivered, published)).await;
-    api.eventually("the queues are back", async || {
-        let n = published;
-        api.publish(n..n + 1).await;
-        published += 1;
-        api.clock.advance(GRACE);
-        receiver.wait_for(published).await;
-        broker.ctl(&["list_queues", "name"]).await.matches(".tickets.default.").count() == 3
-    })
-    .await;
-    assert!(deleted.elapsed() < BACK, "{:?}", deleted.elapsed());
-    api.a_moment().await;
-    tickets_work(&api, &receiver, published, 10).await;
-    assert_eq!(receiver.count(), published + 10, "none was sent twice");
-    worker.assert_settled().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn something_else_of_that_name_leaves_the_work_to_the_store() {
     let broker = RabbitMq::shared().await;
     // Declared by hand, and otherwise.
@@ -392,4 +356,44 @@ async fn tickets_travel_over_tls() {
     worker.assert_settled().await;
     let stranger = tickets(&broker.url()).broker.connect("testing").await.unwrap_err();
     assert!(stranger.to_string().contains("certificate"), "{stranger}");
+}
+
+mod extended {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn queues_that_are_purged_or_deleted_cost_time_and_nothing_else() {
+        let broker = RabbitMq::shared().await;
+        let (api, worker) = pair(&broker.url()).await;
+        let receiver = Receiver::start().await;
+        api.hook(&receiver.url(), |_| {}).await;
+        tickets_work(&api, &receiver, 0, 10).await;
+        let (mut published, mut deleted) = (10, Instant::now());
+        for round in 0..3 {
+            for priority in Priority::ALL {
+                let command = if round == 0 { "purge_queue" } else { "delete_queue" };
+                broker.ctl(&[command, &queue(priority)]).await;
+                api.publish(published..published + 10).await;
+                published += 10;
+            }
+            deleted = Instant::now();
+        }
+        // Some tickets were lost with their queues.
+        api.clock.advance(GRACE);
+        api.until("all are delivered", all_are(DeliveryStatus::Delivered, published)).await;
+        api.eventually("the queues are back", async || {
+            let n = published;
+            api.publish(n..n + 1).await;
+            published += 1;
+            api.clock.advance(GRACE);
+            receiver.wait_for(published).await;
+            broker.ctl(&["list_queues", "name"]).await.matches(".tickets.default.").count() == 3
+        })
+        .await;
+        assert!(deleted.elapsed() < BACK, "{:?}", deleted.elapsed());
+        api.a_moment().await;
+        tickets_work(&api, &receiver, published, 10).await;
+        assert_eq!(receiver.count(), published + 10, "none was sent twice");
+        worker.assert_settled().await;
+    }
 }

@@ -5,7 +5,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use crate::many::{On, count, delivered, holding, named, nodes, on_every_store, workers};
@@ -39,9 +39,7 @@ async fn a_circuit_opened_by_one_node_holds_the_other_back_until_it_closes(on: O
     let hook = a.hook(&receiver.url(), |hook| hook.spec.circuit_breaker_config = breaker(5)).await;
     a.publish(0..5).await;
     a.eventually("it opens", async || a.circuit(&hook).await.state == CircuitState::Open).await;
-    let opened = Instant::now();
     b.eventually("the other knows", async || b.circuit(&hook).await.state == CircuitState::Open).await;
-    assert!(opened.elapsed() < SECOND, "{:?}", opened.elapsed());
     assert_eq!(b.circuit(&hook).await.next_half_open_at, a.circuit(&hook).await.next_half_open_at);
     b.publish(5..20).await;
     a.publish(20..35).await;

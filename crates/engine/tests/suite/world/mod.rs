@@ -132,7 +132,7 @@ impl World {
         while self.engine.load()
             != (Load { items: 0, bytes: 0, unsettled: 0, slots: self.engine.load().slots })
         {
-            assert!(patience.elapsed() < Duration::from_secs(5), "left over: {:?}", self.engine.load());
+            assert!(patience.elapsed() < redrive_testkit::PATIENCE, "left over: {:?}", self.engine.load());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         assert_eq!(self.store.vitals().await.unwrap().leased, 0, "leases without a delivery in memory");
