@@ -26,7 +26,8 @@ impl Storage {
             Place::Folder(folder) => {
                 crate::files::make_private_folder(&folder)
                     .map_err(|error| ArchiveError::Storage(format!("{}: {error}", folder.display())))?;
-                // It must outlast a power cut before it is forgotten elsewhere.
+                // Files are synced, because the store deletes its copy once an object is stored: the object must survive
+                // a power cut by then.
                 Self(Box::new(LocalFileSystem::new_with_prefix(folder)?.with_fsync(true)))
             }
             Place::Bucket { bucket, prefix } => {
