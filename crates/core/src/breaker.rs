@@ -100,10 +100,15 @@ pub struct Circuit {
 
 impl Circuit {
     /// A closed circuit. Its generations begin with the time, so that they are later than those of a circuit
-    /// of the same webhook that was forgotten.
+    /// of the same webhook that was evicted.
     pub fn new(now: Time) -> Self {
-        let (phase, generation) = (Phase::Closed(None), now.millis().unsigned_abs());
-        Self { phase, generation, since: now, forced: None, trouble: None, untold: None }
+        Self::closed_after(0, now)
+    }
+
+    /// A closed circuit with an empty window whose next transition is newer than `generation`.
+    pub fn closed_after(generation: u64, now: Time) -> Self {
+        let generation = generation.max(generation_at(now));
+        Self { phase: Phase::Closed(None), generation, since: now, forced: None, trouble: None, untold: None }
     }
 
     /// The circuit of which this was stored. A half-open one begins its probes anew.
@@ -246,6 +251,7 @@ impl Circuit {
             self.enter(Phase::Closed(window), now);
         }
         self.forced = Some(Box::new(forced));
+        self.supersede(now);
         self.told()
     }
 
@@ -257,6 +263,7 @@ impl Circuit {
             *window = None;
         } else {
             self.close(now);
+            self.supersede(now);
         }
         self.told()
     }
@@ -414,6 +421,12 @@ impl Circuit {
         self.forced = None;
     }
 
+    /// Makes an operator's action newer than every transition that another node derives from calls counted before
+    /// it: such a node began to count earlier, and each of its transitions raises its generation by one.
+    fn supersede(&mut self, now: Time) {
+        self.generation = self.generation.max(generation_at(now));
+    }
+
     fn enter(&mut self, phase: Phase, now: Time) {
         self.untold.get_or_insert(self.state());
         self.phase = phase;
@@ -426,6 +439,11 @@ impl Circuit {
         let from = self.untold.take()?;
         Some(Transition { from, to: self.state(), at: self.since })
     }
+}
+
+/// The generation with which a circuit that is created now begins.
+fn generation_at(now: Time) -> u64 {
+    now.millis().unsigned_abs()
 }
 
 #[cfg(test)]

@@ -16,6 +16,9 @@ use crate::{
     registry::Hook,
 };
 
+/// How often an operator's action on a circuit is applied to a newer state that another node has stored meanwhile.
+const MAX_CIRCUIT_ACTIONS: usize = 3;
+
 impl Inner {
     /// Acts on what a report changed. What is to be stored of it goes along with the outcome.
     pub(crate) fn circuit_changed(self: &Arc<Self>, hook: &Hook, changed: &Changed) {
@@ -47,16 +50,29 @@ impl Inner {
     }
 
     /// Stores a circuit that moved without an outcome, however long that takes.
-    async fn keep(&self, tenant: TenantId, webhook: WebhookId, saved: SavedCircuit, cause: Option<Cause>) {
-        let store = || self.store.set_circuit(tenant.clone(), webhook, saved.clone(), cause.clone());
-        while let Err(error) = store().await {
-            tracing::warn!(webhook_id = %webhook, %error, "a circuit's state cannot be stored yet");
+    async fn keep(
+        self: &Arc<Self>,
+        tenant: TenantId,
+        webhook: WebhookId,
+        saved: SavedCircuit,
+        cause: Option<Cause>,
+    ) {
+        let stored = loop {
+            match self.store.set_circuit(tenant.clone(), webhook, saved.clone(), cause.clone()).await {
+                Ok(stored) => break stored,
+                Err(error) => {
+                    tracing::warn!(webhook_id = %webhook, %error, "a circuit's state cannot be stored yet");
+                }
+            }
             if self.stop.is_cancelled() {
                 return;
             }
             tokio::time::sleep(crate::record::OFFER_AGAIN).await;
-        }
+        };
         self.coordination.circuit_stored(webhook);
+        if !stored && let Err(error) = self.learn([webhook].into()).await {
+            tracing::warn!(webhook_id = %webhook, %error, "a newer circuit of another node cannot be read yet");
+        }
         self.alarm.ring();
         if cause.is_some() {
             self.notifying.ring();
@@ -172,30 +188,39 @@ impl Engine {
         if hook.tenant.id != *tenant {
             return Ok(false);
         }
-        if inner.fleet.is_shared() {
-            // Another node may have moved it just now.
-            inner.learn([webhook].into()).await?;
-        }
-        let shared = match inner.shared() {
-            Some(shared) => shared.act(&hook, action.clone()).await,
-            None => Err(Away),
-        };
-        let moved = shared.unwrap_or_else(|_| inner.coordination.act(&hook, action, inner.clock.now()));
-        if let Some(moved) = moved {
+        for _ in 0..MAX_CIRCUIT_ACTIONS {
+            if inner.fleet.is_shared() {
+                // Another node may have moved it just now.
+                inner.learn([webhook].into()).await?;
+            }
+            let shared = match inner.shared() {
+                Some(shared) => shared.act(&hook, action.clone()).await,
+                None => Err(Away),
+            };
+            let moved =
+                shared.unwrap_or_else(|_| inner.coordination.act(&hook, action.clone(), inner.clock.now()));
+            let Some(moved) = moved else { return Ok(true) };
             inner.act_on(&hook, &moved);
             // What a person does by hand is not told.
             let stored =
                 inner.store.set_circuit(moved.tenant.clone(), webhook, moved.saved.clone(), None).await;
             inner.alarm.ring();
             inner.gate_alarm.notify_one();
-            if let Err(error) = stored {
-                // It holds here already: it is stored as soon as that is possible, whatever the caller hears.
-                inner.keep_soon(moved.tenant, webhook, moved.saved, None);
-                return Err(error);
+            match stored {
+                Ok(stored) => {
+                    inner.coordination.circuit_stored(webhook);
+                    if stored {
+                        return Ok(true);
+                    }
+                }
+                Err(error) => {
+                    // It holds here already: it is stored as soon as that is possible, whatever the caller hears.
+                    inner.keep_soon(moved.tenant, webhook, moved.saved, None);
+                    return Err(error);
+                }
             }
-            inner.coordination.circuit_stored(webhook);
         }
-        Ok(true)
+        Err(StoreError::Busy("other nodes are changing this circuit; send the request again".into()))
     }
 
     /// How many circuits are in which state.

@@ -130,18 +130,17 @@ pub trait Nodes {
 pub trait Gates {
     /// Every webhook with a circuit, a hold or a row of failures to remember.
     fn troubled(&self) -> Answer<'_, Vec<Runtime>>;
-    /// The same for these webhooks alone.
+    /// The same for these webhooks alone, and also those whose circuit has closed, for its generation.
     fn trouble_of(&self, webhooks: Vec<WebhookId>) -> Answer<'_, Vec<Runtime>>;
-    /// Stores a circuit that has moved by itself or by hand. One of an older generation is left alone, unless
-    /// the one stored had closed before: whoever counts may have forgotten it and begun anew. A cause is written
-    /// down with it if the stored circuit makes that very move (`core::notice::of_move`).
+    /// Stores a circuit after a transition. Returns false if a newer generation is stored, which is kept. A cause is
+    /// recorded with it if the stored circuit makes that very transition (`core::notice::of_move`).
     fn set_circuit(
         &self,
         tenant: TenantId,
         webhook: WebhookId,
         circuit: SavedCircuit,
         cause: Option<Cause>,
-    ) -> Answer<'_, ()>;
+    ) -> Answer<'_, bool>;
     /// The times for which the circuit of a tenant's webhook was open and that were not over at `from`, oldest first.
     fn circuit_periods(
         &self,

@@ -329,6 +329,22 @@ fn a_reset_forgets_everything() {
     assert_eq!(call(&mut circuit, 1, FAILED), None);
 }
 
+/// Another node counts since 20 s; its opening must not replace an operator's action of 40 s, however late it is.
+#[test]
+fn operator_action_is_newer_than_transitions_from_earlier_counts() {
+    let mut elsewhere = Circuit::new(at(20));
+    (0..20).for_each(|_| _ = call(&mut elsewhere, 41, FAILED));
+    assert_eq!(elsewhere.state(), Open);
+    let mut reset = opened(0);
+    reset.reset(at(40));
+    let mut held = opened(0);
+    held.force(forced(true, None), at(40));
+    for action in [reset.saved(), held.saved()] {
+        assert!(action.generation > elsewhere.saved().generation);
+        assert!(Circuit::closed_after(action.generation, at(30)).saved().generation >= action.generation);
+    }
+}
+
 #[test]
 fn turned_off_it_holds_nothing_back_and_counts_nothing() {
     let mut circuit = Circuit::new(at(0));

@@ -384,9 +384,13 @@ impl Local {
             stored.circuit.iter_mut().for_each(|circuit| circuit.set_back(set_back));
         }
         let fresh = state.fresh_bucket();
+        let generation = stored.as_ref().map_or(0, |stored| stored.generation);
+        let is_plain = stored.as_ref().is_none_or(|stored| {
+            stored.circuit.is_none() && stored.hold_until.is_none() && stored.failing_since.is_none()
+        });
         let known = match state.webhooks.entry(hook.id) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(_) if stored.is_none() => return Learnt::Nothing,
+            Entry::Vacant(_) if is_plain => return Learnt::Nothing,
             Entry::Vacant(vacant) => vacant.insert(Known::new(hook, fresh, now)),
         };
         if known.failing_moves.are_older(moves) {
@@ -415,10 +419,11 @@ impl Local {
                 known.circuit = Circuit::restore(circuit, now);
                 known.newer = alone;
             }
-            None if here.is_default() => {}
+            None if here.is_default() && here.generation >= generation => {}
+            // Another node closed it since: what was counted here before that no longer counts.
             None => {
-                known.circuit = Circuit::new(now);
-                known.newer = alone;
+                known.newer = alone && !here.is_default();
+                known.circuit = Circuit::closed_after(generation, now);
             }
         }
         known.next_tick = known.circuit.next_tick(&hook.breaker);

@@ -43,7 +43,14 @@ fn saved(state: CircuitState, generation: u64) -> SavedCircuit {
 
 fn runtime(hook: &Hook, circuit: Option<SavedCircuit>) -> Option<Runtime> {
     let tenant = hook.tenant.id.clone();
-    Some(Runtime { webhook: hook.id, tenant, hold_until: None, circuit, failing_since: None })
+    Some(Runtime {
+        webhook: hook.id,
+        tenant,
+        hold_until: None,
+        generation: circuit.as_ref().map_or(0, |circuit| circuit.generation),
+        circuit,
+        failing_since: None,
+    })
 }
 
 fn answer(hook: &Hook, local: &Local, call: Call) -> Changed {
@@ -68,6 +75,27 @@ fn what_others_have_opened_blocks_until_they_close_it() {
     assert_eq!(local.learn(&hook, None, local.moves(), NOW), Learnt::Free(None));
     assert!(!local.is_troubled(hook.id, NOW));
     assert_eq!(local.known(), [hook.id]);
+}
+
+/// A node counted failures, and another node opened and reset the circuit before this one read of it.
+#[test]
+fn circuit_reset_elsewhere_discards_earlier_failures() {
+    let (local, hook) = bench();
+    answer(&hook, &local, Call::Failed(FailureCategory::ServerError));
+    assert_eq!(local.standing(&hook, NOW).circuit.counts.failed, 1);
+    let reset = NOW.millis().unsigned_abs() + 7;
+    let closed = runtime(&hook, None).map(|closed| Runtime { generation: reset, ..closed });
+    local.learn(&hook, closed.clone(), local.moves(), NOW);
+    assert_eq!(local.standing(&hook, NOW).circuit.counts.failed, 0, "counted before the reset");
+    answer(&hook, &local, Call::Failed(FailureCategory::ServerError));
+    local.learn(&hook, closed, local.moves(), NOW);
+    assert_eq!(local.standing(&hook, NOW).circuit.counts.failed, 1, "counted after the reset");
+    let opened = loop {
+        if let Some(moved) = answer(&hook, &local, Call::Failed(FailureCategory::ServerError)).circuit {
+            break moved;
+        }
+    };
+    assert_eq!(opened.saved.generation, reset + 1, "the store takes it for newer than the reset");
 }
 
 #[test]

@@ -227,6 +227,9 @@ async fn a_failing_endpoint_is_explained_and_its_circuit_can_be_reset_from_the_p
     redrive.api().publish("order.created", json!({})).await;
     let open = |health: &Value| health["circuit"]["state"] == "open";
     redrive.api().eventually("an open circuit", &format!("/v1/webhooks/{id}/health"), open).await;
+    // The circuit opens in memory; the page also shows what is stored with the outcome a moment later.
+    let recorded = |list: &Value| list["data"][0]["attempt_count"] == 1;
+    redrive.api().eventually("a stored attempt", &format!("/v1/webhooks/{id}/deliveries"), recorded).await;
     let html = browser.page(&page).await;
     for text in [
         "Its circuit is open",

@@ -255,7 +255,7 @@ macro_rules! conformance_suite {
             an_outcomes_effects_are_stored_with_it,
             what_is_not_recorded_has_no_effects,
             an_older_circuit_never_replaces_a_newer_one,
-            a_circuit_that_was_forgotten_begins_anew,
+            late_opening_does_not_undo_a_reset,
             a_hold_is_never_shortened,
             holds_and_circuits_of_a_wrong_clock_are_moved,
             failures_count_from_the_first,

@@ -17,6 +17,8 @@ pub struct Runtime {
     pub hold_until: Option<Time>,
     /// Its circuit, unless it is closed and nobody has forced it.
     pub circuit: Option<SavedCircuit>,
+    /// The generation of the newest circuit that was stored, 0 if none was. A node counts on from it.
+    pub generation: u64,
     /// When the first of an unbroken row of failures was.
     pub failing_since: Option<Time>,
 }

@@ -42,6 +42,10 @@ const UPDATE_HOLDS: &str =
          AS k(webhook, hold_until, circuit, circuit_until, circuit_since)
      WHERE r.webhook = k.webhook";
 
+/// Closed circuits keep no generation from a time that is no longer used: newer circuits would count as older.
+const UPDATE_GENERATIONS: &str = "UPDATE runtime SET generation = $1 WHERE webhook = ANY(ARRAY(
+         SELECT webhook FROM runtime WHERE generation > $1 AND circuit IS NULL ORDER BY webhook FOR UPDATE))";
+
 /// The statements that go through all lanes in steps: a test explains their plans.
 #[cfg(feature = "conformance")]
 pub(super) const PLANNED: [(&str, &str); 3] = [
@@ -110,6 +114,7 @@ async fn set_holds_back(tx: Tx, set_back: SetBack) -> Result<usize, Failure> {
         sinces.push(circuit.as_ref().map(|circuit| Col(circuit.since)));
     }
     tx.execute(UPDATE_HOLDS, &[&webhooks, &holds, &circuits, &untils, &sinces]).await?;
+    tx.execute(UPDATE_GENERATIONS, &[&Col(set_back.from)]).await?;
     Ok(rows.len())
 }
 

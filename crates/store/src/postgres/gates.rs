@@ -24,15 +24,12 @@ use crate::{
     Runtime, Step, Visibility,
 };
 
-macro_rules! troubled {
-    ($rest:literal) => {
-        concat!(
-            "SELECT webhook, tenant, hold_until, circuit, failing_since FROM runtime
-             WHERE (hold_until > 0 OR circuit IS NOT NULL OR failing_since IS NOT NULL) ",
-            $rest
-        )
-    };
-}
+const TROUBLED: &str = "SELECT webhook, tenant, hold_until, circuit, generation, failing_since FROM runtime
+     WHERE hold_until > 0 OR circuit IS NOT NULL OR failing_since IS NOT NULL";
+const SELECT_RUNTIME: &str =
+    "SELECT webhook, tenant, hold_until, circuit, generation, failing_since FROM runtime
+     WHERE webhook = ANY($1::uuid[])
+         AND (hold_until > 0 OR generation > 0 OR circuit IS NOT NULL OR failing_since IS NOT NULL)";
 
 /// The newest first, so that a page costs what it shows.
 const PERIODS: &str = "SELECT opened_at, ended_at, forced, counts FROM circuit_periods
@@ -47,7 +44,7 @@ const INCIDENTS: &str = "SELECT opened_at, ended_at, forced, counts, webhook FRO
      WHERE tenant = $1 AND NOT ($3::boolean AND coalesce(
          (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = circuit_periods.webhook LIMIT 1), false))
      ORDER BY opened_at DESC LIMIT $2";
-const CIRCUITS: &str = "SELECT webhook, tenant, hold_until, circuit, failing_since FROM runtime
+const CIRCUITS: &str = "SELECT webhook, tenant, hold_until, circuit, generation, failing_since FROM runtime
      WHERE tenant = $1 AND circuit IS NOT NULL AND NOT ($3::boolean AND coalesce(
          (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = runtime.webhook LIMIT 1), false))
      ORDER BY webhook LIMIT $2";
@@ -110,7 +107,7 @@ impl Gates for Postgres {
     fn troubled(&self) -> Answer<'_, Vec<Runtime>> {
         Box::pin(async move {
             self.read(|session| async move {
-                session.query(troubled!(""), &[]).await?.iter().map(read_runtime).collect()
+                session.query(TROUBLED, &[]).await?.iter().map(read_runtime).collect()
             })
             .await
         })
@@ -122,7 +119,7 @@ impl Gates for Postgres {
             self.read(|session| {
                 let webhooks = &webhooks;
                 async move {
-                    let rows = session.query(troubled!("AND webhook = ANY($1::uuid[])"), &[webhooks]).await?;
+                    let rows = session.query(SELECT_RUNTIME, &[webhooks]).await?;
                     rows.iter().map(read_runtime).collect()
                 }
             })
@@ -136,23 +133,25 @@ impl Gates for Postgres {
         webhook: WebhookId,
         circuit: SavedCircuit,
         cause: Option<Cause>,
-    ) -> Answer<'_, ()> {
+    ) -> Answer<'_, bool> {
         Box::pin(async move {
-            self.write(|tx| {
-                let (tenant, circuit, cause) = (&tenant, &circuit, cause.as_ref());
-                async move {
-                    let told = told_of(&tx, webhook, circuit, cause).await?;
-                    if set_circuit(&tx, tenant, webhook, circuit).await? {
-                        lanes::settle_all(&tx, webhook).await?;
-                        changes::tell(&tx, &Change::Gate(webhook)).await?;
-                        notices::note(&tx, told.as_slice()).await?;
+            let stored = self
+                .write(|tx| {
+                    let (tenant, circuit, cause) = (&tenant, &circuit, cause.as_ref());
+                    async move {
+                        let told = told_of(&tx, webhook, circuit, cause).await?;
+                        let stored = set_circuit(&tx, tenant, webhook, circuit).await?;
+                        if stored {
+                            lanes::settle_all(&tx, webhook).await?;
+                            changes::tell(&tx, &Change::Gate(webhook)).await?;
+                            notices::note(&tx, told.as_slice()).await?;
+                        }
+                        Ok(stored)
                     }
-                    Ok(())
-                }
-            })
-            .await?;
+                })
+                .await?;
             self.shared.hints.change();
-            Ok(())
+            Ok(stored)
         })
     }
 
@@ -456,9 +455,6 @@ pub(super) async fn forget(tx: &Session, webhook: WebhookId) -> Result<(), Failu
 }
 
 /// Stores a circuit unless a newer one is there, and with it the time for which it is open.
-///
-/// A circuit that closed may be forgotten by whoever counts its moves, and counted from the start when it
-/// moves again. So after that a later move counts as newer, whatever its number.
 async fn set_circuit(
     tx: &Session,
     tenant: &TenantId,
@@ -470,7 +466,7 @@ async fn set_circuit(
     let stored = tx
         .execute(
             "UPDATE runtime SET circuit = $2, generation = $3, circuit_until = $4, circuit_since = $5
-             WHERE webhook = $1 AND (generation <= $3 OR circuit IS NULL AND circuit_since < $5)",
+             WHERE webhook = $1 AND generation <= $3",
             &[
                 &Col(webhook),
                 &json,
@@ -538,7 +534,8 @@ fn read_runtime(row: &Row) -> Result<Runtime, Failure> {
         tenant: get(row, 1)?,
         hold_until: Some(get(row, 2)?).filter(|until| *until > Time::default()),
         circuit: plain::<Option<&str>>(row, 3)?.map(serde_json::from_str).transpose()?,
-        failing_since: get_opt(row, 4)?,
+        generation: plain::<i64>(row, 4)? as u64,
+        failing_since: get_opt(row, 5)?,
     })
 }
 

@@ -27,6 +27,10 @@ const UPDATE_HOLD: &str = "UPDATE runtime SET hold_until = ?2 WHERE webhook = ?1
 const UPDATE_CIRCUIT: &str =
     "UPDATE runtime SET circuit = ?2, circuit_until = ?3, circuit_since = ?4 WHERE webhook = ?1";
 
+/// Closed circuits keep no generation from a time that is no longer used: newer circuits would count as older.
+const UPDATE_GENERATIONS: &str =
+    "UPDATE runtime SET generation = ?1 WHERE generation > ?1 AND circuit IS NULL";
+
 impl Clocks for Sqlite {
     fn clock_state(&self) -> Answer<'_, ClockState> {
         self.read(|connection| {
@@ -94,6 +98,7 @@ impl Clocks for Sqlite {
                 let circuit = (Col(*webhook), to_json(&circuit)?, until, Col(circuit.since));
                 transaction.prepare_cached(UPDATE_CIRCUIT)?.execute(circuit)?;
             }
+            transaction.execute(UPDATE_GENERATIONS, [Col(set_back.from)])?;
             Ok(rows.len())
         })
     }

@@ -29,7 +29,7 @@ const INCIDENTS: &str = "SELECT opened_at, ended_at, forced, counts, webhook FRO
      WHERE tenant = ?1 AND (NOT ?3 OR NOT coalesce(
          (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = circuit_periods.webhook), 0))
      ORDER BY opened_at DESC LIMIT ?2";
-const CIRCUITS: &str = "SELECT webhook, tenant, hold_until, circuit, failing_since FROM runtime
+const CIRCUITS: &str = "SELECT webhook, tenant, hold_until, circuit, generation, failing_since FROM runtime
      WHERE tenant = ?1 AND circuit IS NOT NULL AND (NOT ?3 OR NOT coalesce(
          (SELECT h.managed_by_operator FROM webhooks h WHERE h.id = runtime.webhook), 0))
      ORDER BY webhook LIMIT ?2";
@@ -62,7 +62,7 @@ impl Gates for Sqlite {
 
     fn trouble_of(&self, webhooks: Vec<WebhookId>) -> Answer<'_, Vec<Runtime>> {
         self.read(move |connection| {
-            let mut of_one = connection.prepare_cached(&format!("{TROUBLED} AND webhook = ?"))?;
+            let mut of_one = connection.prepare_cached(SELECT_RUNTIME)?;
             let mut found = Vec::new();
             for webhook in webhooks {
                 found.extend(of_one.query_row([Col(webhook)], read_runtime).optional()?);
@@ -77,15 +77,16 @@ impl Gates for Sqlite {
         webhook: WebhookId,
         circuit: SavedCircuit,
         cause: Option<Cause>,
-    ) -> Answer<'_, ()> {
+    ) -> Answer<'_, bool> {
         self.write(move |transaction| {
             let told = told_of(transaction, webhook, &circuit, cause.as_ref())?;
-            if set_circuit(transaction, &tenant, webhook, &circuit)? {
+            let stored = set_circuit(transaction, &tenant, webhook, &circuit)?;
+            if stored {
                 notices::note(transaction, told)?;
                 lanes::settle_all(transaction, webhook)?;
                 changes::tell(transaction, &Change::Gate(webhook))?;
             }
-            Ok(())
+            Ok(stored)
         })
     }
 
@@ -317,9 +318,6 @@ pub(super) fn forget(transaction: &Transaction<'_>, webhook: WebhookId) -> rusql
 }
 
 /// Stores a circuit unless a newer one is there, and with it the time for which it is open.
-///
-/// A circuit that closed may be forgotten by whoever counts its moves, and counted from the start when it
-/// moves again. So after that a later move counts as newer, whatever its number.
 fn set_circuit(
     transaction: &Transaction<'_>,
     tenant: &TenantId,
@@ -331,7 +329,7 @@ fn set_circuit(
     let stored = transaction
         .prepare_cached(
             "UPDATE runtime SET circuit = ?2, generation = ?3, circuit_until = ?4, circuit_since = ?5
-             WHERE webhook = ?1 AND (generation <= ?3 OR circuit IS NULL AND circuit_since < ?5)",
+             WHERE webhook = ?1 AND generation <= ?3",
         )?
         .execute((
             Col(webhook),
@@ -415,8 +413,10 @@ pub(super) fn told_of<'a>(
     Ok(Some(cause).filter(|cause| of_move(before.as_ref(), circuit) == Some(cause.kind)))
 }
 
-const TROUBLED: &str = "SELECT webhook, tenant, hold_until, circuit, failing_since FROM runtime
-     WHERE (hold_until > 0 OR circuit IS NOT NULL OR failing_since IS NOT NULL)";
+const TROUBLED: &str = "SELECT webhook, tenant, hold_until, circuit, generation, failing_since FROM runtime
+     WHERE hold_until > 0 OR circuit IS NOT NULL OR failing_since IS NOT NULL";
+const SELECT_RUNTIME: &str = "SELECT webhook, tenant, hold_until, circuit, generation, failing_since FROM runtime
+     WHERE webhook = ? AND (hold_until > 0 OR generation > 0 OR circuit IS NOT NULL OR failing_since IS NOT NULL)";
 
 fn read_runtime(row: &Row<'_>) -> rusqlite::Result<Runtime> {
     Ok(Runtime {
@@ -424,7 +424,8 @@ fn read_runtime(row: &Row<'_>) -> rusqlite::Result<Runtime> {
         tenant: get(row, 1)?,
         hold_until: Some(get(row, 2)?).filter(|until| *until > Time::default()),
         circuit: row.get::<_, Option<String>>(3)?.map(|_| from_json(row, 3)).transpose()?,
-        failing_since: get_opt(row, 4)?,
+        generation: row.get::<_, i64>(4)? as u64,
+        failing_since: get_opt(row, 5)?,
     })
 }
 

@@ -387,7 +387,7 @@ async fn change_webhook(node: &mut Node, operation: Operation) -> Result<(), Sto
         Operation::SetCircuit => {
             let circuit = circuit(node);
             let cause = cause(&tenant, webhook, Kind::CircuitOpened);
-            node.store.set_circuit(tenant, webhook, circuit, Some(cause)).await
+            node.store.set_circuit(tenant, webhook, circuit, Some(cause)).await.map(drop)
         }
         Operation::PauseWebhook => {
             let state = [WebhookState::Paused, WebhookState::Active][node.pick(2)].clone();
