@@ -31,6 +31,7 @@ mod publish;
 mod readers;
 mod record;
 mod redrive;
+mod result_slot;
 mod schema;
 mod tenancy;
 mod tickets;
@@ -160,7 +161,11 @@ impl Sqlite {
         &self,
         change: impl FnOnce(&WriteTransaction<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Answer<'_, T> {
-        Box::pin(self.writer.run(change))
+        let (job, result) = result_slot::for_write(change);
+        Box::pin(async move {
+            self.writer.run(job).await?;
+            result.take()
+        })
     }
 
     /// Answers a question without holding up the writer.
@@ -168,7 +173,11 @@ impl Sqlite {
         &self,
         question: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Answer<'_, T> {
-        Box::pin(self.readers.run(question))
+        let (job, result) = result_slot::for_read(question);
+        Box::pin(async move {
+            self.readers.run(job).await?;
+            result.take()
+        })
     }
 
     /// Runs a read for a user.
@@ -176,7 +185,11 @@ impl Sqlite {
         &self,
         question: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Answer<'_, T> {
-        Box::pin(self.readers.run_for_user(question))
+        let (job, result) = result_slot::for_read(question);
+        Box::pin(async move {
+            self.readers.run_for_user(job).await?;
+            result.take()
+        })
     }
 
     /// Runs a read for a user that may take long; few of each tenant run at the same time.
@@ -185,7 +198,11 @@ impl Sqlite {
         tenant: TenantId,
         question: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Answer<'_, T> {
-        Box::pin(async move { self.readers.run_listing(&tenant, question).await })
+        let (job, result) = result_slot::for_read(question);
+        Box::pin(async move {
+            self.readers.run_listing(&tenant, job).await?;
+            result.take()
+        })
     }
 
     /// Runs a read for the tenant that asked, or for the engine.

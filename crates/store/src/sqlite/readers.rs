@@ -31,6 +31,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// What every question passes through: so many at a time, and none while the writer has it to itself.
 pub(super) type Gate = Arc<RwLock<()>>;
 
+/// A read whose result goes into a [`ResultSlot`](super::result_slot::ResultSlot). Its type is erased so that what
+/// runs it is compiled once, not for each of some hundred statements.
+pub(super) type ReadJob = Box<dyn FnOnce(&Connection) + Send>;
+
 pub(super) struct Readers {
     idle: Arc<Mutex<Vec<Connection>>>,
     gate: Gate,
@@ -64,39 +68,29 @@ impl Readers {
     }
 
     /// Runs a read for a user.
-    pub(super) async fn run_for_user<T: Send + 'static>(
-        &self,
-        question: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, StoreError> {
+    pub(super) async fn run_for_user(&self, job: ReadJob) -> Result<(), StoreError> {
         let closed = |_| StoreError::Unavailable("the store is closed".into());
         let permit = self.user_permits.clone().acquire_owned().await.map_err(closed)?;
         // The permit lasts as long as the query, even if the caller has gone away.
-        self.run(move |connection| {
+        self.run(Box::new(move |connection| {
             let _permit = permit;
-            question(connection)
-        })
+            job(connection);
+        }))
         .await
     }
 
     /// Runs a read for a user that may take long; few of each tenant run at the same time.
-    pub(super) async fn run_listing<T: Send + 'static>(
-        &self,
-        tenant: &TenantId,
-        question: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, StoreError> {
+    pub(super) async fn run_listing(&self, tenant: &TenantId, job: ReadJob) -> Result<(), StoreError> {
         let permit = self.tenant_reads.acquire(tenant).await?;
-        self.run_for_user(move |connection| {
+        self.run_for_user(Box::new(move |connection| {
             let _permit = permit;
-            question(connection)
-        })
+            job(connection);
+        }))
         .await
     }
 
-    /// Answers a question.
-    pub(super) async fn run<T: Send + 'static>(
-        &self,
-        question: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, StoreError> {
+    /// Runs a read. It has run to its end if this returns `Ok`.
+    pub(super) async fn run(&self, job: ReadJob) -> Result<(), StoreError> {
         self.count.fetch_add(1, Ordering::Relaxed);
         let pass = self.gate.clone().read_owned().await;
         let idle = self.idle.lock().pop();
@@ -112,33 +106,32 @@ impl Readers {
         let stop = Arc::new(Mutex::new(Some(connection.get_interrupt_handle())));
         let (home, running) = (self.idle.clone(), stop.clone());
         // The pass lasts as long as the query, even if whoever asked has gone away.
-        let answer = tokio::task::spawn_blocking(move || {
-            let answer = question(&connection);
+        let read = tokio::task::spawn_blocking(move || {
+            job(&connection);
             // From here on the connection is for the next question, which is not to be stopped for this one.
             running.lock().take();
             home.lock().push(connection);
             drop(pass);
-            answer
         });
-        match tokio::spawn(in_time(answer, stop)).await {
-            Ok(Ok(answer)) => answer.map_err(|error| store_error(&error)),
+        match tokio::spawn(in_time(read, stop)).await {
+            Ok(Ok(())) => Ok(()),
             Ok(Err(failed)) | Err(failed) => Err(StoreError::Unavailable(failed.to_string())),
         }
     }
 }
 
-/// Waits for an answer, and stops the query if it takes too long.
-async fn in_time<T>(
-    mut answer: JoinHandle<T>,
+/// Waits for a read to end, and stops the query if it takes too long.
+async fn in_time(
+    mut read: JoinHandle<()>,
     stop: Arc<Mutex<Option<InterruptHandle>>>,
-) -> Result<T, JoinError> {
-    if let Ok(answered) = tokio::time::timeout(PATIENCE, &mut answer).await {
-        return answered;
+) -> Result<(), JoinError> {
+    if let Ok(ended) = tokio::time::timeout(PATIENCE, &mut read).await {
+        return ended;
     }
     if let Some(handle) = &*stop.lock() {
         handle.interrupt();
     }
-    answer.await
+    read.await
 }
 
 fn connect(path: &PathBuf) -> rusqlite::Result<Connection> {
@@ -152,7 +145,7 @@ fn connect(path: &PathBuf) -> rusqlite::Result<Connection> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::result_slot::for_read, *};
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_query_that_takes_too_long_is_stopped() {
@@ -162,8 +155,11 @@ mod tests {
         let readers = Readers::open(&options, DatabaseFiles::new(&options.path)).unwrap();
         let endless =
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n";
-        let count = |sql: &'static str| {
-            readers.run(move |connection| connection.query_row(sql, (), |row| row.get::<_, i64>(0)))
+        let count = async |sql: &'static str| {
+            let (job, result) =
+                for_read(move |connection| connection.query_row(sql, (), |row| row.get::<_, i64>(0)));
+            readers.run(job).await?;
+            result.take()
         };
         assert_eq!(count(endless).await, Err(StoreError::TooSlow));
         assert_eq!(count("SELECT 7").await, Ok(7), "and the reader is fit for the next");
@@ -184,19 +180,20 @@ mod tests {
                 let (readers, started, released) = (readers.clone(), started.clone(), released.clone());
                 let tenant = TenantId::parse(&format!("tenant-{n}")).unwrap();
                 tokio::spawn(async move {
-                    let question = move |_: &Connection| {
+                    let job = move |_: &Connection| {
                         let _ = started.send(());
                         let _ = released.lock().recv();
-                        Ok(())
                     };
-                    readers.run_listing(&tenant, question).await
+                    readers.run_listing(&tenant, Box::new(job)).await
                 })
             })
             .collect();
         starting.recv().await.unwrap();
         starting.recv().await.unwrap();
-        let due = readers.run(|connection| connection.query_row("SELECT 7", (), |row| row.get::<_, i64>(0)));
-        assert_eq!(due.await, Ok(7), "the engine's read does not wait for the listings");
+        let (job, due) =
+            for_read(|connection| connection.query_row("SELECT 7", (), |row| row.get::<_, i64>(0)));
+        readers.run(job).await.unwrap();
+        assert_eq!(due.take(), Ok(7), "the engine's read does not wait for the listings");
         drop(release);
         for listing in listings {
             listing.await.unwrap().unwrap();

@@ -32,6 +32,9 @@ use crate::{
 /// After so long without work the writer gives its page cache back.
 const AT_REST: Duration = Duration::from_millis(500);
 
+/// A change that runs in a transaction of its own. Its type is erased so that what runs it is compiled once.
+pub(super) type WriteJob = Box<dyn FnOnce(&WriteTransaction<'_>) -> rusqlite::Result<()> + Send>;
+
 /// Something for the writer to do.
 enum Job {
     Batched(Write),
@@ -139,11 +142,8 @@ impl Writer {
         }
     }
 
-    /// Runs one change in a transaction of its own.
-    pub(super) async fn run<T: Send + 'static>(
-        &self,
-        change: impl FnOnce(&WriteTransaction<'_>) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, StoreError> {
+    /// Runs one change in a transaction of its own. It is committed if this returns `Ok`.
+    pub(super) async fn run(&self, change: WriteJob) -> Result<(), StoreError> {
         let (answer, answered) = oneshot::channel();
         let commits = self.commits.clone();
         let job = Job::Alone(Box::new(move |database| {
