@@ -332,10 +332,7 @@ impl App {
             let keeps_events = webhook.state.gets_events();
             webhook.spec.verify_url = true;
             webhook.spec.verified_url = None;
-            // The pause between two challenges holds for an active webhook too; otherwise a caller could have the
-            // endpoint flooded with them.
-            let verification = Verification::begin_after(webhook.spec.challenged_at, now, keeps_events);
-            webhook.state = WebhookState::PendingVerification(verification);
+            webhook.state = WebhookState::PendingVerification(Verification::begin(now, keeps_events));
             Ok(())
         })
         .await
