@@ -6,8 +6,8 @@
 #![allow(clippy::unwrap_used)]
 
 pub mod browser;
-pub mod fleet;
-pub mod ways;
+pub mod cluster;
+pub mod egress_paths;
 
 use std::time::{Duration, SystemTime};
 

@@ -7,13 +7,13 @@
 
 #![allow(clippy::disallowed_methods)] // A benchmark reads clocks.
 
-mod books;
+mod arrival_schedule;
 mod ledger;
 mod options;
-mod pace;
 mod publisher;
 mod receiver;
 mod report;
+mod run_log;
 mod scenario;
 mod setup;
 mod stream;
@@ -26,12 +26,12 @@ use std::{
     time::Duration,
 };
 
-use books::Books;
 use clap::Parser;
 use ledger::{Ledger, Manner};
 use options::{Load, Options, Scenario, Sender};
 use publisher::{Stop, Tally};
 use report::Played;
+use run_log::Books;
 use serde_json::Value;
 use stream::Stream;
 

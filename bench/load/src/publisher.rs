@@ -17,9 +17,9 @@ use hdrhistogram::Histogram;
 use serde_json::Value;
 
 use crate::{
+    arrival_schedule::Pace,
     ledger::Ledger,
     options::Sender,
-    pace::Pace,
     stream::{Call, Stream},
     wire::{Message, Wire},
 };

@@ -5,7 +5,7 @@ use std::{io, net::Ipv4Addr, sync::Arc, thread};
 
 use tokio::net::TcpListener;
 
-use crate::{books::Books, ledger::Verdict, wire::Wire};
+use crate::{ledger::Verdict, run_log::Books, wire::Wire};
 
 const ACCEPTED: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 /// The plain refusal.

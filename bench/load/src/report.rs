@@ -6,10 +6,10 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
 use crate::{
-    books::Books,
     ledger::Ledger,
     options::{Load, Sender},
     publisher::Tally,
+    run_log::Books,
 };
 
 /// A stream that was published, and what arrived of it.

@@ -22,8 +22,8 @@ use std::{
 
 use cases::{Case, filter_cases, schema_cases};
 use redrive_core::{
-    filter::{Filter, Payload},
-    schema::Schema,
+    event::schema::Schema,
+    routing::filter::{Filter, Payload},
 };
 
 /// How many times as long as a unit of plain rules a unit of any other input may take.

@@ -7,8 +7,8 @@ mod cases;
 
 use cases::{Case, filter_cases, schema_cases};
 use redrive_core::{
-    filter::Filter,
-    schema::{MAX_WORK, Schema},
+    event::schema::{MAX_WORK, Schema},
+    routing::filter::Filter,
 };
 
 const SMALL: usize = 24 * 1024;

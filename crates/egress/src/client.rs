@@ -15,7 +15,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
 };
 use parking_lot::RwLock;
-use redrive_core::reach::ReachRules;
+use redrive_core::security::egress_rules::ReachRules;
 use tokio::time::timeout;
 
 use crate::{

@@ -10,7 +10,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use redrive_core::fairness::{TENANT_FACTOR, may_take};
+use redrive_core::dispatch::fairness::{TENANT_FACTOR, may_take};
 use tokio::{sync::Notify, time::timeout};
 
 /// Open connections by address. Cheap to clone.

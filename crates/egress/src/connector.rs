@@ -16,7 +16,7 @@ use std::{
 use http::{Uri, uri::Scheme};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use redrive_core::reach::{ReachRules, Unreachable, literal_address};
+use redrive_core::security::egress_rules::{ReachRules, Unreachable, literal_address};
 use rustls::pki_types::ServerName;
 use tokio::{
     net::TcpStream,

@@ -3,7 +3,7 @@
 
 use std::{error::Error, fmt, io};
 
-use redrive_core::outcome::SendFailure;
+use redrive_core::delivery::response::SendFailure;
 
 use crate::{stream::Phases, tls};
 

@@ -17,7 +17,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use bytes::Bytes;
 use http::HeaderMap;
-use redrive_core::{outcome::SendFailure, reach::ReachRules};
+use redrive_core::{delivery::response::SendFailure, security::egress_rules::ReachRules};
 pub use rustls::pki_types::CertificateDer;
 
 pub use crate::{

@@ -2,7 +2,7 @@
 //! It says nothing about whether its address is allowed; that is asked when connecting.
 
 use http::{HeaderValue, Uri};
-use redrive_core::reach::HostKey;
+use redrive_core::security::egress_rules::HostKey;
 use url::{Position, Url};
 
 use crate::error::BadTarget;

@@ -5,13 +5,13 @@ use std::{sync::Arc, time::Duration};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use redrive_core::{
     AttemptId, Time,
-    breaker::Call,
+    delivery::response::{Answer, SendFailure},
+    dispatch::retry_concurrency::Pace,
     event::Event,
-    hops,
-    outcome::{Answer, SendFailure},
-    pace::Pace,
-    signature,
-    trace::SpanId,
+    event::hops,
+    event::trace::SpanId,
+    protection::breaker::Call,
+    security::signature,
 };
 use redrive_egress::{Answered, Exchange, Failed, Outbound, Timings};
 
@@ -21,7 +21,7 @@ use crate::{
     coordination::Report,
     dispatch::Ready,
     gate::{Gate, Pass},
-    notify::causes,
+    notify::occurrences,
     registry::Hook,
 };
 
@@ -120,7 +120,7 @@ impl Inner {
             let changed = self.tell_all(&pass.hook, report).await;
             self.circuit_changed(&pass.hook, &changed);
             if let Some(moved) = changed.circuit {
-                let cause = causes::of_circuit(&moved);
+                let cause = occurrences::of_circuit(&moved);
                 self.keep_soon(moved.tenant, moved.webhook, moved.saved, cause);
             }
         }

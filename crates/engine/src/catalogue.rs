@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use redrive_core::{TenantId, event::Event, schema::Schema};
+use redrive_core::{TenantId, event::Event, event::schema::Schema};
 use redrive_store::{Store, StoreError, VersionedType};
 
 use crate::{

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use redrive_core::{
     TenantId, Time, WebhookId,
-    breaker::{CircuitState, SavedCircuit},
-    notice::Cause,
+    notification::Cause,
+    protection::breaker::{CircuitState, SavedCircuit},
 };
 use redrive_store::StoreError;
 
 use crate::{
     Engine, Inner,
     coordination::{Changed, CircuitAction, Moved, redis::Away},
-    notify::causes,
+    notify::occurrences,
     registry::Hook,
 };
 
@@ -95,7 +95,7 @@ impl Inner {
     pub(crate) fn moved(self: &Arc<Self>, hook: &Hook, moved: Moved) {
         self.act_on(hook, &moved);
         // A breaker that was turned off lets go, which says nothing about the endpoint.
-        let cause = causes::of_circuit(&moved).filter(|_| hook.breaker.enabled);
+        let cause = occurrences::of_circuit(&moved).filter(|_| hook.breaker.enabled);
         self.keep_soon(moved.tenant, moved.webhook, moved.saved, cause);
     }
 

@@ -18,7 +18,7 @@ use parking_lot::{Mutex, RwLock};
 use rand::Rng;
 use redrive_core::{
     Time,
-    clock_discipline::{ClockDiscipline, ClockEvent, ClockReading},
+    cluster::clock_discipline::{ClockDiscipline, ClockEvent, ClockReading},
     id::Randomness,
 };
 use rustix::time::ClockId;

@@ -3,13 +3,14 @@
 use std::{sync::Arc, time::Duration};
 
 use redrive_core::{
-    DeadReason, DeliveryStatus, TenantId, Time, WebhookId, decide,
-    notice::{Facts, Kind},
+    DeadReason, DeliveryStatus, TenantId, Time, WebhookId,
+    delivery::decide,
+    notification::{Facts, Kind},
     webhook::{Webhook, WebhookState},
 };
 use redrive_store::{Next, StoreError};
 
-use crate::{ChangeError, Engine, Inner, notify::causes::cause, verification::VerifyResult};
+use crate::{ChangeError, Engine, Inner, notify::occurrences::cause, verification::VerifyResult};
 
 /// Why a webhook is disabled whose time is over.
 pub(crate) const EXPIRED: &str = "expired";

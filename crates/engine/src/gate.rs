@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redrive_core::{DeadReason, Time, breaker::CircuitState, decide, event::ERASED, gate::WaitingOn};
+use redrive_core::{
+    DeadReason, Time, delivery::decide, dispatch::gate::WaitingOn, event::ERASED,
+    protection::breaker::CircuitState,
+};
 use redrive_store::{Next, StoreError};
 
 use crate::{
@@ -238,7 +241,7 @@ impl Inner {
             match inner.registry.find(&*inner.store, ready.webhook).await {
                 Ok(Some(hook)) if hook.state.cancels_because().is_none() => {
                     // Known now: it takes its turn again.
-                    let how = Refusal::Soon(redrive_core::gate::Scope::Webhook, inner.clock.now());
+                    let how = Refusal::Soon(redrive_core::dispatch::gate::Scope::Webhook, inner.clock.now());
                     let moves = inner.dispatch.refuse(vec![Refused { ready, how }]);
                     inner.carry_out(moves);
                     inner.gate_alarm.notify_one();

@@ -19,8 +19,10 @@
 //! outcomes, only `queue` claims, `trace` makes spans of it all, only `clock` reads a clock or rolls dice.
 
 pub mod amqp;
+mod assignments;
 mod attempt;
 mod catalogue;
+mod change_feed;
 mod checking;
 mod circuit;
 pub mod clock;
@@ -28,13 +30,11 @@ mod coordination;
 mod dispatch;
 mod erase;
 mod expiry;
-mod fleet;
-mod follow;
 mod gate;
-mod health;
-mod homes;
 mod ids;
 mod lease_auditor;
+mod limit_shares;
+mod membership;
 mod metrics;
 mod notify;
 mod operations;
@@ -42,26 +42,26 @@ mod prune;
 mod publish;
 mod queue;
 mod record;
+mod redis_sync;
 mod registry;
 mod release;
 mod replay;
+mod rollup_buffer;
 mod schedule;
 mod settings;
-mod shares;
-mod sharing;
 mod supervisor;
 mod tenancy;
 mod tenant_slots;
 mod timekeeping;
 mod trace;
 mod verification;
-mod waiting;
+mod wait_reason;
 mod webhooks;
 
 use std::sync::{Arc, atomic::AtomicU64};
 
 use parking_lot::Mutex;
-use redrive_core::pace::Pace;
+use redrive_core::dispatch::retry_concurrency::Pace;
 use redrive_egress::Client;
 use redrive_store::{Epoch, Store};
 use tokio::sync::Notify;
@@ -80,22 +80,22 @@ pub use replay::{ReplayError, ReplayTo};
 pub use settings::{RedisSettings, Settings};
 pub use tenancy::Tenancy;
 pub use trace::{Span, SpanKind, Tracing, Value};
-pub use waiting::{GateView, Waiting};
+pub use wait_reason::{GateView, Waiting};
 pub use webhooks::ChangeError;
 
 use crate::{
     clock::Clock,
     coordination::{Local, redis::Shared},
     dispatch::Dispatch,
-    fleet::Fleet,
-    health::Health,
     lease_auditor::Transfers,
+    limit_shares::Shares,
+    membership::Fleet,
     notify::Notifying,
     operations::Operating,
     queue::amqp::Office,
     record::Kept,
+    rollup_buffer::Health,
     schedule::Alarm,
-    shares::Shares,
     tenant_slots::TenantSlots,
 };
 

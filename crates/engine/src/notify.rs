@@ -1,8 +1,8 @@
 //! Telling owners: makes notices of what stands, publishes them as events, and hands them to whoever sends mails.
 
-pub(crate) mod causes;
+mod checks;
 mod confirm;
-mod watch;
+pub(crate) mod occurrences;
 
 use std::{
     collections::HashMap,
@@ -19,9 +19,10 @@ use std::{
 use parking_lot::Mutex;
 use redrive_core::{
     NoticeId, TenantId, Time, WebhookId,
-    backoff::Backoff,
-    notice::{
-        Cause, Facts, Kind, confirmation::MailPolicy, event::event_data, is_operational, preferences::Wishes,
+    maintenance::backoff::Backoff,
+    notification::{
+        Cause, Facts, Kind, confirmation::MailPolicy, is_operational, payload::event_data,
+        preferences::Wishes,
     },
     webhook::Webhook,
 };
@@ -168,7 +169,7 @@ impl Engine {
         }
         let (reason, message) = (Some(reason.to_owned()), Some(message.to_owned()));
         let facts = Facts { reason, message, until, ..Facts::default() };
-        let cause = causes::cause(tenant, None, Kind::QuotaReached, now, facts);
+        let cause = occurrences::cause(tenant, None, Kind::QuotaReached, now, facts);
         let engine = self.clone();
         inner.runtime.spawn(async move {
             if let Err(error) = engine.note(vec![cause]).await {
@@ -382,7 +383,7 @@ impl Inner {
             source: Some("redrive".into()),
             subject: subject.map(Into::into),
             metadata: None,
-            priority: redrive_core::lane::Priority::Normal,
+            priority: redrive_core::delivery::lane::Priority::Normal,
             only: None,
             trace: None,
             hops: 0,

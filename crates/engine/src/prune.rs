@@ -7,8 +7,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use redrive_core::{
     TenantId, Time,
-    notice::{confirmation::UNCONFIRMED_RETENTION, mail_limit::USAGE_RETENTION},
-    retention::{Cutoffs, Stride, one_by_one_before},
+    maintenance::retention::{Cutoffs, Stride, one_by_one_before},
+    notification::{confirmation::UNCONFIRMED_RETENTION, mail_limit::USAGE_RETENTION},
 };
 use redrive_store::{Dropped, Left, Old, StoreError};
 

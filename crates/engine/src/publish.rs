@@ -8,13 +8,13 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use bytes::Bytes;
 use redrive_core::{
     DeliveryId, EventId, TenantId, Time, WebhookId,
+    cluster::ticket::GRACE,
+    delivery::lane::{Lane, Priority},
     event::Event,
-    event_type,
-    filter::{Filter, Payload},
-    invalid::Invalid,
-    lane::{Lane, Priority},
-    ticket::GRACE,
-    trace::Trace,
+    event::event_type,
+    event::trace::Trace,
+    field_error::Invalid,
+    routing::filter::{Filter, Payload},
     webhook::WebhookState,
 };
 use redrive_store::{Birth, KeyClaim, NewDelivery, NewEvent, OrderedPosition, Published, StoreError};
@@ -25,7 +25,7 @@ use crate::{
     checking::BatchProgress,
     clock,
     dispatch::Ready,
-    fleet::Term,
+    membership::Term,
     queue::amqp::Issue,
     registry::{FanOut, Hook},
 };

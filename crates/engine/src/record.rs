@@ -6,12 +6,12 @@ use std::{sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use redrive_core::{
     AttemptId, DeliveryStatus, FailureCategory,
-    breaker::{Call, SavedCircuit},
-    decide::{Decided, Decision, Situation, decide, has_failed_for_too_long},
+    delivery::decide::{Decided, Decision, Situation, decide, has_failed_for_too_long},
+    delivery::lane::Lane,
+    delivery::response::{SendFailure, Verdict, classify},
     event::ERASED,
     event::PayloadFormat,
-    lane::Lane,
-    outcome::{SendFailure, Verdict, classify},
+    protection::breaker::{Call, SavedCircuit},
     webhook::WebhookState,
 };
 use redrive_egress::Timings;
@@ -28,7 +28,7 @@ use crate::{
     dispatch::Ready,
     gate::Pass,
     metrics::Fault,
-    notify::causes,
+    notify::occurrences,
     registry::Hook,
 };
 
@@ -98,7 +98,7 @@ impl Inner {
             self.park(hook, Some(until));
         }
         self.free_slot(&ready);
-        let told = changed.circuit.as_ref().and_then(causes::of_circuit);
+        let told = changed.circuit.as_ref().and_then(occurrences::of_circuit);
         let effects = Effects {
             circuit: changed.circuit.map(|moved| Box::new(moved.saved)),
             hold_until: decided.hold_until,
@@ -113,8 +113,8 @@ impl Inner {
         }
         // Nearly always there is nothing to tell, and nothing is allocated for it.
         let mut causes: Vec<_> = told.into_iter().collect();
-        causes.extend(causes::died_of(&ready, &decided, attempt.error_message.as_deref(), now));
-        let because = |why: &String| causes::disabled(&ready.event.tenant, ready.webhook, why, now);
+        causes.extend(occurrences::died_of(&ready, &decided, attempt.error_message.as_deref(), now));
+        let because = |why: &String| occurrences::disabled(&ready.event.tenant, ready.webhook, why, now);
         causes.extend(disable.as_ref().map(because));
         let next = next(&decided.decision, cancel.clone());
         let outcome = Outcome {
@@ -182,7 +182,7 @@ impl Inner {
         let Ending { next, requires_ended_webhook } = ending;
         let at = self.clock.now();
         let died = match &next {
-            Next::Dead { reason } => causes::died(&ready, *reason, None, at),
+            Next::Dead { reason } => occurrences::died(&ready, *reason, None, at),
             _ => None,
         };
         let outcome = Outcome {
@@ -424,7 +424,7 @@ impl Inner {
                 _ => None,
             };
             let error = attempt.error_message.as_deref();
-            outcome.causes.extend(causes::died_of(&ready, &decided, error, outcome.at));
+            outcome.causes.extend(occurrences::died_of(&ready, &decided, error, outcome.at));
             outcome.next = next(&decided.decision, None);
             outcome.requires_ended_webhook = false;
             outcome.knows_cancel = false;

@@ -12,19 +12,19 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use parking_lot::RwLock;
 use redrive_core::{
     TenantId, Time, WebhookId,
-    breaker::{BreakerConfig, BreakerPolicy},
-    caps::{Caps, EffectiveLimits},
-    confidential::{EndpointAuth, Hidden},
+    delivery::lane::Ordering,
+    delivery::retry::{RetryConfig, RetryPolicy},
     event::PayloadFormat,
-    event_type::Pattern,
-    filter::{Filter, Payload},
-    invalid::Invalid,
-    lane::Ordering,
-    limiter::RateLimit,
-    reach::HostKey,
-    retry::{RetryConfig, RetryPolicy},
-    signature::{LiveSecret, SignatureConfig},
-    subscription::{Interest, Subscriptions},
+    event::event_type::Pattern,
+    field_error::Invalid,
+    protection::breaker::{BreakerConfig, BreakerPolicy},
+    protection::limiter::RateLimit,
+    routing::filter::{Filter, Payload},
+    routing::subscription::{Interest, Subscriptions},
+    security::egress_rules::HostKey,
+    security::signature::{LiveSecret, SignatureConfig},
+    webhook::caps::{Caps, EffectiveLimits},
+    webhook::confidential::{EndpointAuth, Hidden},
     webhook::{Webhook, WebhookSpec, WebhookState},
 };
 use redrive_egress::Target;
@@ -33,8 +33,8 @@ use redrive_store::{Store, StoreError};
 use crate::{
     catalogue::{Catalogue, Standing},
     ids::ById,
+    limit_shares::Shares,
     settings::Settings,
-    shares::Shares,
     tenancy::Tenancy,
 };
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use redrive_core::{
     DeliveryId, DeliveryStatus, EventId, TenantId, WebhookId,
-    lane::{Lane, Priority},
+    delivery::lane::{Lane, Priority},
 };
 use redrive_store::{
     Again, Cancelled, DeliveryFilter, NewRound, Next, PageRequest, Redriven, Replayed, StoreError, Versioned,

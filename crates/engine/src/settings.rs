@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use redrive_core::{
-    Role, breaker::BreakerPolicy, caps::Caps, limiter::RateLimit, notice::fold::Folds, retention::Retention,
-    retry::RetryPolicy, tenant::DEFAULT_POOL,
+    Role, delivery::retry::RetryPolicy, maintenance::retention::Retention, notification::grouping::Folds,
+    protection::breaker::BreakerPolicy, protection::limiter::RateLimit, tenancy::DEFAULT_POOL,
+    webhook::caps::Caps,
 };
 
 use crate::{Post, metrics::Series, queue::amqp::Tickets, trace::Tracing};

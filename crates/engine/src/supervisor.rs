@@ -7,7 +7,7 @@ use std::{
 
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry as MetricsRegistry;
-use redrive_core::pace::Pace;
+use redrive_core::dispatch::retry_concurrency::Pace;
 use redrive_egress::Client;
 use redrive_store::{Store, StoreError};
 use tokio::sync::Notify;
@@ -22,15 +22,15 @@ use crate::{
         redis::{Link, Shared},
     },
     dispatch::{Bounds, Dispatch},
-    fleet::{self, Fleet},
-    health::Health,
+    limit_shares::Shares,
+    membership::{self, Fleet},
     notify::Notifying,
     operations::Operating,
     queue::amqp::Office,
     record::Kept,
     release::{HAND_BACK, by_epoch},
+    rollup_buffer::Health,
     schedule::{AHEAD, Alarm},
-    shares::Shares,
     timekeeping, verification,
 };
 
@@ -49,7 +49,7 @@ impl Engine {
         let shared = store.is_shared();
         let timekeeping = timekeeping::begin(&*store, &clock).await?;
         store.prepare(clock.now() + AHEAD).await?;
-        let joined = fleet::join(&*store, &clock, &settings).await?;
+        let joined = membership::join(&*store, &clock, &settings).await?;
         // Before anything else is read: whatever changes from here on is told.
         let mark = store.changes(None).await?.mark;
         let shares = Arc::new(Shares::new(settings.served_pools(), settings.global_rate_limit));

@@ -11,14 +11,14 @@ use std::{
 use parking_lot::RwLock;
 use redrive_core::{
     TenantId,
-    limiter::RateLimit,
-    share::Share,
-    tenant::{TenantQuotas, TenantRules},
+    cluster::limit_share::Share,
+    protection::limiter::RateLimit,
+    tenancy::{TenantQuotas, TenantRules},
 };
 
 use crate::{
+    limit_shares::{self, Shares},
     settings::Settings,
-    shares::{self, Shares},
 };
 
 /// What holds for everything of one tenant, as it is now.
@@ -78,7 +78,7 @@ impl Tenancy {
 
     /// How fast this node sends for it.
     pub(crate) fn rate_limit(&self) -> Option<RateLimit> {
-        self.whole_rate().map(|limit| shares::part(self.part(), limit))
+        self.whole_rate().map(|limit| limit_shares::part(self.part(), limit))
     }
 
     /// Requests of this node at once.

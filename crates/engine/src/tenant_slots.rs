@@ -10,7 +10,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use redrive_core::{TenantId, fairness::may_take};
+use redrive_core::{TenantId, dispatch::fairness::may_take};
 use tokio::sync::oneshot;
 
 /// How many slots there are, and how many requests may wait.

@@ -5,14 +5,14 @@ use std::{sync::Arc, time::Duration};
 
 use redrive_core::{
     Time,
-    clock_discipline::{ClockEvent, ClockEventKind, SetBack},
+    cluster::clock_discipline::{ClockEvent, ClockEventKind, SetBack},
 };
 use redrive_store::{LaneCursor, Store, StoreError};
 
 use crate::{
     Engine, Inner,
     clock::{Clock, ticks},
-    fleet,
+    membership,
 };
 
 /// How often the host's clock is read, where the store has none.
@@ -42,7 +42,7 @@ pub(crate) struct Timekeeping {
 pub(crate) async fn begin(store: &dyn Store, clock: &Clock) -> Result<Timekeeping, StoreError> {
     let state = store.clock_state().await?;
     let sent = ticks();
-    let store_time = if store.is_shared() { fleet::store_time(store).await? } else { None };
+    let store_time = if store.is_shared() { membership::store_time(store).await? } else { None };
     let time = store_time.unwrap_or_else(|| clock.host_time());
     let event = clock.begin((sent, ticks()), time, state.confirmed_at);
     Ok(Timekeeping { by_store: store_time.is_some(), confirmations: state.confirmations, event })

@@ -10,7 +10,7 @@ use prometheus_client::metrics::counter::Counter;
 use redrive_core::{
     DeliveryStatus, Time,
     event::Event,
-    trace::{SpanId, Trace, TraceId},
+    event::trace::{SpanId, Trace, TraceId},
 };
 use redrive_egress::Timings;
 use redrive_store::{Attempt, AttemptStatus, Published, StoreError};

@@ -5,10 +5,10 @@ use std::{sync::Arc, time::Duration};
 use http::{HeaderMap, HeaderValue, header};
 use redrive_core::{
     EventId, TenantId, Time, WebhookId,
-    outcome::SendFailure,
-    reach::HostKey,
-    signature,
-    verification::{CHALLENGE, NOT_VERIFIED, challenge_body, is_echo},
+    delivery::response::SendFailure,
+    security::egress_rules::HostKey,
+    security::signature,
+    webhook::verification::{CHALLENGE, NOT_VERIFIED, challenge_body, is_echo},
     webhook::{Webhook, WebhookState},
 };
 use redrive_egress::{Outbound, Target};

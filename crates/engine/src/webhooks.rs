@@ -8,7 +8,7 @@ use redrive_core::{
 };
 use redrive_store::{Changed, Outcome, StoreError, Tenant, Versioned};
 
-use crate::{Engine, Inner, notify::causes::disabled_by, record::Ending};
+use crate::{Engine, Inner, notify::occurrences::disabled_by, record::Ending};
 
 /// The delay before a failed read of a webhook is repeated.
 const RELOAD_RETRY_DELAY: Duration = Duration::from_millis(500);

@@ -2,7 +2,7 @@
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
-use redrive_core::{Time, vault::Vault};
+use redrive_core::{Time, security::vault::Vault};
 use redrive_engine::clock::Clock;
 use redrive_store::{
     Epoch, OpenError, Store, StoreError,

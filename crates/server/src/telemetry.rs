@@ -1,7 +1,7 @@
 //! The log: one line per thing worth knowing, on standard error, as text for people or as JSON for machines.
 
 mod json;
-mod repeats;
+mod log_throttle;
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-pub(crate) use repeats::LeftOut;
+pub(crate) use log_throttle::LeftOut;
 
 use crate::config::Log;
 
@@ -54,7 +54,7 @@ pub(crate) fn check(level: &str) -> Result<(), String> {
 pub(crate) fn start(log: &Log) -> LeftOut {
     // What this library has to say of a broker that is away is said once, by us.
     let filter = EnvFilter::new(format!("lapin=off,{}", log.level));
-    let (repeats, left_out) = repeats::limited();
+    let (repeats, left_out) = log_throttle::limited();
     let filter = filter.and(repeats);
     let ansi = std::env::var_os("NO_COLOR").is_none() && std::io::IsTerminal::is_terminal(&std::io::stderr());
     let registry = tracing_subscriber::registry();

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use redrive_core::vault::{MasterKey, Vault};
+use redrive_core::security::vault::{MasterKey, Vault};
 use redrive_engine::clock;
 use redrive_store::{Store, StoreError};
 

@@ -2,11 +2,11 @@
 
 use redrive_core::{
     DeadReason, DeliveryStatus, FailureCategory, Role, WebhookId,
-    breaker::CircuitState,
+    delivery::lane::Priority,
     event::PayloadFormat,
-    lane::Priority,
-    notice::{Kind, confirmation::ConfirmedBy, mail_limit::MailPurpose},
-    traffic::Grain,
+    notification::{Kind, confirmation::ConfirmedBy, mail_limit::MailPurpose},
+    protection::breaker::CircuitState,
+    statistics::traffic::Grain,
 };
 
 use crate::{AttemptStatus, MailScope, Telling};

@@ -3,6 +3,7 @@
 //! Every backend passes the same conformance suite. Backends hold no policy: what should happen was
 //! decided before; here it is written down, all of it or nothing. No clock is read: `now` is an argument.
 
+mod access_path;
 pub mod archive;
 mod batch;
 mod codes;
@@ -10,7 +11,6 @@ mod codes;
 pub mod conformance;
 pub mod copy;
 mod error;
-mod lead;
 mod model;
 mod order;
 mod overdue;
@@ -23,15 +23,15 @@ use std::{collections::BTreeMap, future::Future, pin::Pin, sync::Arc};
 
 use redrive_core::{
     AuditId, DeliveryId, EventId, KeyId, NoticeId, OperationId, TenantId, Time, WebhookId,
-    breaker::SavedCircuit,
-    clock_discipline::SetBack,
-    durability::Durability,
-    lane::Priority,
-    notice::{Cause, Kind, confirmation::ConfirmedBy, fold::Folds},
-    operation::OperationState,
-    tenant::TenantRules,
-    traffic::{Grain, Traffic},
-    vault::MasterKeyId,
+    cluster::clock_discipline::SetBack,
+    delivery::bulk_operation::OperationState,
+    delivery::lane::Priority,
+    maintenance::durability::Durability,
+    notification::{Cause, Kind, confirmation::ConfirmedBy, grouping::Folds},
+    protection::breaker::SavedCircuit,
+    security::vault::MasterKeyId,
+    statistics::traffic::{Grain, Traffic},
+    tenancy::TenantRules,
     webhook::Webhook,
 };
 

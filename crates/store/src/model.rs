@@ -7,24 +7,24 @@ mod clock;
 mod dead;
 mod deliveries;
 mod event_types;
-mod figures;
-mod gates;
 mod history;
-mod keeping;
 mod mail_addresses;
 mod nodes;
-mod notices;
+mod notifications;
 mod operations;
 mod publish;
 mod record;
 mod redrive;
+mod retention;
+mod runtime_state;
+mod statistics;
 mod tenancy;
-mod unsubscribed;
+mod unsubscriptions;
 mod webhooks;
 
-pub(crate) use self::gates::Counted;
+pub(crate) use self::runtime_state::Counted;
 pub use self::{
-    audit::*, browser_sessions::*, claim::*, clock::*, dead::*, deliveries::*, event_types::*, figures::*,
-    gates::*, history::*, keeping::*, mail_addresses::*, nodes::*, notices::*, operations::*, publish::*,
-    record::*, redrive::*, tenancy::*, unsubscribed::*, webhooks::*,
+    audit::*, browser_sessions::*, claim::*, clock::*, dead::*, deliveries::*, event_types::*, history::*,
+    mail_addresses::*, nodes::*, notifications::*, operations::*, publish::*, record::*, redrive::*,
+    retention::*, runtime_state::*, statistics::*, tenancy::*, unsubscriptions::*, webhooks::*,
 };

@@ -2,9 +2,9 @@
 //! out. In between, backends carry it along without being able to read it.
 
 use redrive_core::{
-    confidential,
-    vault::{Closed, Vault},
+    security::vault::{Closed, Vault},
     webhook::Webhook,
+    webhook::confidential,
 };
 
 use crate::{StoreError, Versioned};

@@ -10,7 +10,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use crate::{PATIENCE, watched::Watched};
+use crate::{PATIENCE, watch_cell::Watched};
 
 /// Counts the connections to one port, until dropped. It says nothing to them.
 pub struct Canary {

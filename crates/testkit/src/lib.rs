@@ -15,7 +15,7 @@ mod canary;
 pub mod collector;
 pub mod dns;
 pub mod hostile;
-mod made;
+mod install_once;
 pub mod movable_clock;
 pub mod node;
 pub mod postgres;
@@ -30,12 +30,12 @@ mod server;
 mod service;
 pub mod smtp;
 mod sse;
-mod watched;
+mod watch_cell;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 pub use lapin;
-use redrive_core::vault::{MasterKey, Vault};
+use redrive_core::security::vault::{MasterKey, Vault};
 
 pub use api::{Answer, Api};
 pub use browser::{Browser, FORM};

@@ -8,7 +8,7 @@ use std::{
     process::Command,
 };
 
-use crate::made::{made_once, run, target_dir};
+use crate::install_once::{made_once, run, target_dir};
 
 /// A folder that holds these packages (as `npm install` takes them), for `NODE_PATH`.
 ///

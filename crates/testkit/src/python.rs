@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-use crate::made::{made_once, run, target_dir};
+use crate::install_once::{made_once, run, target_dir};
 
 /// The Python of an environment that holds these packages (as `pip install` takes them).
 ///

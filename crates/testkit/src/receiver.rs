@@ -14,7 +14,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::Value;
 use tokio::{net::TcpStream, sync::watch};
 
-use crate::{PATIENCE, server::Server, watched::Watched};
+use crate::{PATIENCE, server::Server, watch_cell::Watched};
 
 type AnswerFn = Arc<dyn Fn(&Arrival) -> Reply + Send + Sync>;
 

@@ -14,7 +14,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::{Api, MovableClock, PATIENCE, watched::Watched};
+use crate::{Api, MovableClock, PATIENCE, watch_cell::Watched};
 
 /// The admin key that every process is started with.
 /// The master key of every server that a test starts: 32 times the same byte, in base64.

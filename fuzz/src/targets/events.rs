@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue};
 use redrive_core::{
     EventId, Time,
-    cloudevents::from_header,
+    event::cloudevents::from_header,
     event::{Event, PayloadFormat},
 };
 use redrive_engine::Draft;

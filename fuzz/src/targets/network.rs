@@ -6,12 +6,12 @@ use http::{HeaderMap, HeaderValue, Uri, header};
 use ipnet::IpNet;
 use redrive_core::{
     Time,
-    address::{self, AddressRules},
-    forwarded,
-    outcome::parse_retry_after,
-    reach::{HostKey, HostPattern, PortRange, ReachRules, literal_address},
+    delivery::response::parse_retry_after,
+    event::trace::{SpanId, Trace},
+    security::address::{self, AddressRules},
+    security::egress_rules::{HostKey, HostPattern, PortRange, ReachRules, literal_address},
+    security::forwarded,
     time::Span,
-    trace::{SpanId, Trace},
     webhook::{UrlRules, validate_url},
 };
 use redrive_egress::Target as SendTarget;

@@ -2,9 +2,9 @@
 
 use redrive_core::{
     DeliveryId, EventId, Time, WebhookId,
-    event_type::{self, Pattern},
-    filter::{Filter, Payload},
-    schema::Schema,
+    event::event_type::{self, Pattern},
+    event::schema::Schema,
+    routing::filter::{Filter, Payload},
     time::Span,
     webhook::{UrlRules, validate_url},
 };

@@ -1,7 +1,7 @@
 //! The catalogue of event types: schemas that payloads have to fit, strict tenants, and who sees what.
 
 use redrive_testkit::{Answer, Api, Postgres, Receiver, Redrive};
-use redrive_tests::{column, entries, event_is, fleet::nodes, id, text};
+use redrive_tests::{cluster::nodes, column, entries, event_is, id, text};
 use serde_json::{Value, json};
 
 fn order_schema() -> Value {

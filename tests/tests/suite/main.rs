@@ -5,6 +5,7 @@
     reason = "a failed test says where, and tests read the clock"
 )]
 
+mod architecture;
 mod delivery;
 mod demo;
 mod destination_limits;
@@ -12,8 +13,7 @@ mod drain;
 mod event_types;
 mod extended;
 mod filters;
-mod gates;
-mod house;
+mod flow_control;
 mod idempotency;
 mod logs;
 mod outcomes;

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use redrive_testkit::{Answer, Api, Browser, Receiver, Redrive, Reply, Setup};
 use redrive_tests::{
-    attempts_of, delivery_is, delivery_of, entries, id, text,
-    ways::{Way, is_reached, production, was_refused},
+    attempts_of, delivery_is, delivery_of,
+    egress_paths::{Way, is_reached, production, was_refused},
+    entries, id, text,
 };
 use serde_json::{Value, json};
 

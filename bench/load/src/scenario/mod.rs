@@ -6,11 +6,11 @@ pub(crate) mod storm;
 use std::{error::Error, sync::Arc};
 
 use crate::{
-    books::Books,
     ledger::{Ledger, Manner},
     options::Sender,
     publisher::{self, Stop},
     report::Played,
+    run_log::Books,
     stream::Stream,
 };
 

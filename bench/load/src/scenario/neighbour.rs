@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use super::Stage;
 use crate::{
     await_arrivals,
-    books::Books,
     ledger::Manner,
     options::Sender,
     publisher::Stop,
     report::{self, Played},
+    run_log::Books,
     settle,
     setup::{Api, Hook, fields},
     stream::{Stream, numbered_type},

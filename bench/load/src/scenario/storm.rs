@@ -15,12 +15,12 @@ use serde_json::{Value, json};
 use super::Stage;
 use crate::{
     await_arrivals,
-    books::Books,
     ledger::{Ledger, Manner},
     options::Sender,
     publisher::Stop,
     receiver,
     report::{self, Played},
+    run_log::Books,
     settle,
     setup::{Api, Hook, fields},
     stream::Stream,

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{address::AddressRules, reach::OwnHost};
+use crate::{security::address::AddressRules, security::egress_rules::OwnHost};
 
 fn https() -> UrlRules {
     UrlRules::default()

@@ -3,7 +3,9 @@
 use std::{net::SocketAddr, time::Duration};
 
 use crate::common::*;
-use redrive_core::{address::AddressRules, outcome::SendFailure, reach::ReachRules};
+use redrive_core::{
+    delivery::response::SendFailure, security::address::AddressRules, security::egress_rules::ReachRules,
+};
 use redrive_egress::{Client, Config, Outbound};
 use redrive_testkit::{Canary, Dns, Say, dns::addresses};
 use tokio::{

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::common::*;
 use bytes::Bytes;
 use http::HeaderValue;
-use redrive_core::outcome::SendFailure;
+use redrive_core::delivery::response::SendFailure;
 use redrive_egress::{Client, Config};
 use tokio::{
     sync::{Notify, mpsc},

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::common::*;
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
-use redrive_core::{outcome::SendFailure, reach::ReachRules};
+use redrive_core::{delivery::response::SendFailure, security::egress_rules::ReachRules};
 use redrive_egress::{CertificateDer, Client, Config, Roots};
 use rustls::{ServerConfig, crypto::ring, pki_types::PrivatePkcs8KeyDer};
 use tokio::{

@@ -4,10 +4,10 @@ use std::{cell::Cell, sync::Arc, time::Duration};
 
 use redrive_core::{
     EventId, FailureCategory, Time,
-    breaker::{BreakerConfig, Call, CircuitState, Forced},
-    gate::{Scope, WaitingOn},
-    limiter::RateLimit,
-    tenant::DEFAULT_POOL,
+    dispatch::gate::{Scope, WaitingOn},
+    protection::breaker::{BreakerConfig, Call, CircuitState, Forced},
+    protection::limiter::RateLimit,
+    tenancy::DEFAULT_POOL,
     webhook::WebhookSpec,
 };
 use redrive_testkit::Redis;
@@ -16,7 +16,7 @@ use super::{
     Ask, CircuitAction, Grant, Local, Report,
     redis::tests::{Node, PATIENCE, event, hook_of},
 };
-use crate::{registry::Hook, shares::Shares};
+use crate::{limit_shares::Shares, registry::Hook};
 
 /// Whoever decides, and the time it is told.
 enum Decider {

@@ -9,17 +9,17 @@ use std::{
 use parking_lot::Mutex;
 use redrive_core::{
     TenantId, Time, WebhookId,
-    breaker::{Circuit, CircuitState, Permit},
-    clock_discipline::SetBack,
-    gate::{self, Facts, Slots, Verdict},
-    limiter::{Bucket, RateLimit},
+    cluster::clock_discipline::SetBack,
+    dispatch::gate::{self, Facts, Slots, Verdict},
+    protection::breaker::{Circuit, CircuitState, Permit},
+    protection::limiter::{Bucket, RateLimit},
 };
 use redrive_store::Runtime;
 
 use super::{
-    Ask, Census, Changed, CircuitAction, Grant, Learnt, Moved, Report, Standing, Ticked, known::Known,
+    Ask, Census, Changed, CircuitAction, Grant, Learnt, Moved, Report, Standing, Ticked, entry::Known,
 };
-use crate::{ids::ById, registry::Hook, shares::Shares};
+use crate::{ids::ById, limit_shares::Shares, registry::Hook};
 
 /// How long a move that another node should make is left to it. A node that does not know yet that it was made
 /// must not make it once more.

@@ -7,10 +7,10 @@
 
 #[cfg(test)]
 mod conformance;
-mod image;
-mod known;
+mod entry;
 mod local;
 pub(crate) mod redis;
+mod redis_mirror;
 #[cfg(test)]
 mod tests;
 
@@ -18,13 +18,13 @@ use std::{sync::Arc, time::Duration};
 
 use redrive_core::{
     EventId, TenantId, Time, WebhookId,
-    breaker::{Call, CircuitState, CircuitView, Forced, SavedCircuit, Transition},
-    gate::{Scope, WaitingOn},
+    dispatch::gate::{Scope, WaitingOn},
+    protection::breaker::{Call, CircuitState, CircuitView, Forced, SavedCircuit, Transition},
 };
 use redrive_store::Failing;
 
-pub(crate) use image::Says;
 pub(crate) use local::Local;
+pub(crate) use redis_mirror::Says;
 
 use crate::registry::Hook;
 

@@ -2,15 +2,15 @@
 
 use redrive_core::{
     FailureCategory,
-    breaker::Counts,
-    tenant::DEFAULT_POOL,
+    protection::breaker::Counts,
+    tenancy::DEFAULT_POOL,
     webhook::{Webhook, WebhookSpec, WebhookState},
 };
 
 use redrive_store::Runtime;
 
 use super::*;
-use crate::{registry::Registry, settings::Settings, shares::Shares};
+use crate::{limit_shares::Shares, registry::Registry, settings::Settings};
 
 const NOW: Time = Time::from_secs(1_700_000_000);
 const MINUTE: Duration = Duration::from_secs(60);

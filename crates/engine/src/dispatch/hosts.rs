@@ -9,9 +9,9 @@ use std::collections::{HashMap, VecDeque};
 
 use redrive_core::{
     WebhookId,
-    fairness::{self, TENANT_FACTOR},
-    lane::CLASSES,
-    reach::HostKey,
+    delivery::lane::CLASSES,
+    dispatch::fairness::{self, TENANT_FACTOR},
+    security::egress_rules::HostKey,
 };
 
 use super::state::State;

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use redrive_core::{
     DeliveryId, Time,
-    lane::{CLASSES, Lane},
+    delivery::lane::{CLASSES, Lane},
 };
 
 use super::Ready;

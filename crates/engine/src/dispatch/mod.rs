@@ -8,28 +8,28 @@
 //! see [`redrive_core::fairness`]. Who goes next is in `turns`, how much fits is in `room`, what matters only
 //! among other nodes is in `others`.
 
+mod capacity;
+mod fair_queue;
 mod hosts;
 mod lanes;
-mod others;
-mod room;
+mod multi_node;
 mod state;
-mod turns;
 
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use redrive_core::{
     DeliveryId, TenantId, Time, WebhookId,
-    clock_discipline::SetBack,
+    cluster::clock_discipline::SetBack,
+    delivery::lane::{Lane, Priority},
+    dispatch::gate::Scope,
     event::{Event, PayloadFormat},
-    gate::Scope,
-    lane::{Lane, Priority},
-    reach::HostKey,
+    security::egress_rules::HostKey,
 };
 use redrive_store::{LaneKey, LaneRoom};
 
 use self::state::State;
-use crate::fleet::Term;
+use crate::membership::Term;
 
 /// A delivery in memory, leased to this node.
 #[derive(Clone, Debug)]

@@ -7,17 +7,17 @@ use std::{
 
 use redrive_core::{
     DeliveryId, TenantId, Time, WebhookId,
-    clock_discipline::SetBack,
-    gate::Scope,
-    lane::{CLASSES, Lane, Priority},
-    reach::HostKey,
+    cluster::clock_discipline::SetBack,
+    delivery::lane::{CLASSES, Lane, Priority},
+    dispatch::gate::Scope,
+    security::egress_rules::HostKey,
 };
 
 use super::{
     Bounds, Held, Ready, Refusal, Usage, Whereabouts, Whom,
+    fair_queue::Rota,
     hosts::Hosts,
     lanes::{Block, Hooked, is_retry},
-    turns::Rota,
 };
 use crate::ids::ById;
 

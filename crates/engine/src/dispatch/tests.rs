@@ -5,7 +5,7 @@ mod others;
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use redrive_core::{EventId, lane::Priority};
+use redrive_core::{EventId, delivery::lane::Priority};
 
 use super::*;
 

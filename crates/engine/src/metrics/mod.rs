@@ -1,8 +1,8 @@
 //! Figures about the data path. Handles are made once, and every series begins at 0, so that a first failure counts
 //! as one; the hot path only counts. What a tenant can name never becomes a label here, see `by` for what may.
 
-mod by;
-mod notices;
+mod breakdown;
+mod notifications;
 mod store;
 
 use std::sync::atomic::AtomicU64;
@@ -13,14 +13,14 @@ use prometheus_client::{
     registry::Registry,
 };
 use redrive_core::{
-    DeliveryStatus, FailureCategory, TenantId, WebhookId, breaker::CircuitState, gate::WaitingOn,
-    reach::Unreachable,
+    DeliveryStatus, FailureCategory, TenantId, WebhookId, dispatch::gate::WaitingOn,
+    protection::breaker::CircuitState, security::egress_rules::Unreachable,
 };
 use redrive_egress::Timings;
 use redrive_store::Left;
 
-pub use self::by::Series;
-use self::{by::By, notices::Notices, store::StoreHealth};
+pub use self::breakdown::Series;
+use self::{breakdown::By, notifications::Notices, store::StoreHealth};
 use crate::{Engine, dispatch::Ready};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]

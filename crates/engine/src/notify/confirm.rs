@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use redrive_core::{
     TenantId, Time,
-    notice::{
+    notification::{
         confirmation::{CONFIRMATION_SEND_TIMEOUT, MailPolicy},
         mail_limit::{CONFIRMATIONS_PER_MAILBOX, CONFIRMATIONS_PER_TENANT, MailPurpose},
         preferences::same_address,

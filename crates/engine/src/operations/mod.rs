@@ -1,20 +1,20 @@
 //! Bulk operations: any node carries them on, one at a time each, and whoever comes after it goes on where it
 //! stopped. Each step is one transaction of the store; nothing that matters is in memory alone.
 
+mod candidates;
 mod run;
-mod source;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use redrive_core::{
     OperationId, TenantId, Time,
-    operation::{MAX_OF_A_TENANT, OperationState, Turn},
+    delivery::bulk_operation::{MAX_OF_A_TENANT, OperationState, Turn},
 };
 use redrive_store::{Delivery, Operation, OperationOrder, PageRequest, StoreError, Tally};
 use tokio::sync::Notify;
 
-use self::source::Source;
+use self::candidates::Source;
 use crate::{Engine, Inner, clock};
 
 /// Operations that one node works on at once. Others wait, or go to other nodes.

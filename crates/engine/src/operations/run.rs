@@ -5,11 +5,11 @@ use std::{sync::Arc, time::Duration};
 use redrive_core::{
     DeliveryId, DeliveryStatus, OperationId, Time,
     delivery::BY_REQUEST,
-    operation::{OperationKind, OperationState, Pacer},
+    delivery::bulk_operation::{OperationKind, OperationState, Pacer},
 };
 use redrive_store::{Epoch, Operation, OperationStep, Stepped, StoreError};
 
-use super::{LOOK, source::Source};
+use super::{LOOK, candidates::Source};
 use crate::Inner;
 
 /// The most that one step does: its transaction holds up the tenant's publishing for as long as it takes.

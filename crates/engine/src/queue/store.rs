@@ -5,13 +5,16 @@ use std::{
     time::Duration,
 };
 
-use redrive_core::{TenantId, Time, WebhookId, lane::Lane, reach::HostKey, ticket::shown_due};
+use redrive_core::{
+    TenantId, Time, WebhookId, cluster::ticket::shown_due, delivery::lane::Lane,
+    security::egress_rules::HostKey,
+};
 use redrive_store::{Claimed, LaneClaim, LaneKey, LaneRoom, StoreError};
 
 use crate::{
     Inner,
     dispatch::{Ready, Whom},
-    fleet::Term,
+    membership::Term,
     registry::Hook,
 };
 

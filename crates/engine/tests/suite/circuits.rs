@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeMap, sync::atomic::Ordering::SeqCst, time::Duration};
 
-use crate::world;
-use crate::world::{SECOND, START, all_are, breaker, broken, schedule, settings, world};
+use crate::harness;
+use crate::harness::{SECOND, START, all_are, breaker, broken, schedule, settings, world};
 use redrive_core::{
     DeliveryStatus,
-    breaker::{BreakerConfig, CircuitState, Forced},
+    protection::breaker::{BreakerConfig, CircuitState, Forced},
 };
 use redrive_engine::CircuitAction;
 use redrive_testkit::{Gate, Receiver, Reply};
@@ -243,8 +243,8 @@ async fn who_is_no_probe_goes_with_the_verdict_also_after_a_restart() {
     world.engine.stop().await;
     works.store(true, SeqCst);
     gate.open();
-    let engine = world::start(world.store.clone(), world.clock.clone(), settings()).await;
-    let world = world::World { engine, ..world };
+    let engine = harness::start(world.store.clone(), world.clock.clone(), settings()).await;
+    let world = harness::World { engine, ..world };
     world.eventually("it closes", async || world.circuit(&hook).await.state == CircuitState::Closed).await;
     // The clock stands still: nobody waits for a time of its own but those that were cut off.
     world

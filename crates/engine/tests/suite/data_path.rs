@@ -2,13 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::world::{START, World, all_are, draft, settings, start, webhook, world, world_with};
+use crate::harness::{START, World, all_are, draft, settings, start, webhook, world, world_with};
 use bytes::Bytes;
 use redrive_core::{
     DeadReason, DeliveryId, DeliveryStatus, TenantId,
+    delivery::lane::{Lane, Priority},
+    delivery::retry::RetryConfig,
     event::PayloadFormat,
-    lane::{Lane, Priority},
-    retry::RetryConfig,
     time::Span,
     webhook::{Webhook, WebhookState},
 };

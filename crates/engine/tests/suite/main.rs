@@ -7,11 +7,11 @@
 
 mod broker;
 mod circuits;
+mod cluster_harness;
 mod data_path;
-mod gates;
-mod keeping;
-mod many;
+mod flow_control;
+mod harness;
 mod order;
+mod retention;
 mod slow;
 mod verification;
-mod world;

@@ -9,9 +9,9 @@ use std::{
     time::Duration,
 };
 
-use crate::world;
-use crate::world::{Dice, SECOND, all_are, breaker, broken, draft, numbers, schedule, settings, world};
-use redrive_core::{DeliveryStatus, TenantId, breaker::CircuitState, lane::Ordering};
+use crate::harness;
+use crate::harness::{Dice, SECOND, all_are, breaker, broken, draft, numbers, schedule, settings, world};
+use redrive_core::{DeliveryStatus, TenantId, delivery::lane::Ordering, protection::breaker::CircuitState};
 use redrive_engine::Draft;
 use redrive_testkit::{Gate, Receiver, Reply};
 
@@ -132,8 +132,8 @@ async fn live_through(seed: u64) {
                 // What is under way is cut off, as by an impatient shutdown.
                 world.engine.drain(Duration::ZERO).await;
                 world.engine.stop().await;
-                let engine = world::start(world.store.clone(), world.clock.clone(), settings()).await;
-                world = world::World { engine, ..world };
+                let engine = harness::start(world.store.clone(), world.clock.clone(), settings()).await;
+                world = harness::World { engine, ..world };
             }
         }
     }

@@ -1,7 +1,9 @@
 //! Asking endpoints to echo a challenge: tenants share the slots for it.
 
-use crate::world::{START, world};
-use redrive_core::{TenantId, tenant::TenantRules, verification::Verification, webhook::WebhookState};
+use crate::harness::{START, world};
+use redrive_core::{
+    TenantId, tenancy::TenantRules, webhook::WebhookState, webhook::verification::Verification,
+};
 use redrive_store::Tenant;
 use redrive_testkit::{Hostile, Hostility, Receiver, Reply};
 

@@ -2,7 +2,7 @@
 import { actions } from "./actions.js";
 import { live } from "./live.js";
 import { showTimes } from "./times.js";
-import { tips } from "./tips.js";
+import { tips } from "./tooltips.js";
 
 document.querySelector("[data-theme-toggle]")?.addEventListener("click", () => {
   const root = document.documentElement;

@@ -14,7 +14,7 @@ use super::{
     page::Page,
     problem::{Problem, ReadProblems},
 };
-use crate::app::dead::{DeadStats, Tally};
+use crate::app::dead_letters::{DeadStats, Tally};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(stats)).routes(routes!(export))

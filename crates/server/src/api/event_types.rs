@@ -114,7 +114,7 @@ impl std::str::FromStr for Name {
     type Err = Invalid;
 
     fn from_str(text: &str) -> Result<Self, Invalid> {
-        redrive_core::event_type::validate(text)?;
+        redrive_core::event::event_type::validate(text)?;
         Ok(Self(text.to_owned()))
     }
 }

@@ -9,7 +9,7 @@ use axum::{
 use bytes::Bytes;
 use redrive_core::{
     Invalid, TenantId,
-    json_nesting::{MAX_PAYLOAD_NESTING, is_nested_deeper},
+    event::json_nesting::{MAX_PAYLOAD_NESTING, is_nested_deeper},
 };
 use serde::{
     Deserialize, Deserializer,
@@ -330,7 +330,7 @@ pub(crate) const MAX_OBJECT_BYTES: usize = 64 * 1024;
 /// The largest JSON body about a webhook: its headers, patterns, subjects and filter, each at its limit, are 200 KiB.
 pub(crate) const MAX_WEBHOOK_BODY_BYTES: usize = 256 * 1024;
 /// The largest JSON body about an event type: its schema and its example, each at its limit, and as much for escapes.
-pub(super) const MAX_EVENT_TYPE_BODY_BYTES: usize = 2 * (redrive_core::schema::MAX_BYTES + 64 * 1024);
+pub(super) const MAX_EVENT_TYPE_BODY_BYTES: usize = 2 * (redrive_core::event::schema::MAX_BYTES + 64 * 1024);
 /// The largest JSON body that selects deliveries or events: each list may name a thousand.
 pub(super) const MAX_SELECTION_BYTES: usize = 512 * 1024;
 
@@ -595,7 +595,7 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), Problem> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use redrive_core::{limiter::RateLimit, time::Span};
+    use redrive_core::{protection::limiter::RateLimit, time::Span};
 
     use super::*;
 

@@ -1,7 +1,7 @@
 //! `/v1/notifications`: what owners were told.
 
 use axum::extract::State;
-use redrive_core::{DeliveryId, NoticeId, TenantId, Time, WebhookId, notice::Kind};
+use redrive_core::{DeliveryId, NoticeId, TenantId, Time, WebhookId, notification::Kind};
 use redrive_store::StoredNotice;
 use serde::Serialize;
 use utoipa::ToSchema;

@@ -79,7 +79,7 @@ impl Cursor for String {
 
     fn read(text: &str) -> Option<Self> {
         // A name of something that is listed by name.
-        redrive_core::event_type::validate(text).is_ok().then(|| text.to_owned())
+        redrive_core::event::event_type::validate(text).is_ok().then(|| text.to_owned())
     }
 }
 

@@ -3,7 +3,7 @@
 use axum::extract::State;
 use redrive_core::{
     Invalid, TenantId, Time,
-    notice::{
+    notification::{
         Kind,
         preferences::{Language, Notifications, check_email},
     },

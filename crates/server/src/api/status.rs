@@ -3,9 +3,9 @@
 use axum::extract::State;
 use redrive_core::{
     Role, Time,
-    durability::Durability,
-    lane::Priority,
-    status::{Finding, Level},
+    delivery::lane::Priority,
+    maintenance::durability::Durability,
+    statistics::status::{Finding, Level},
 };
 use redrive_store::Node;
 use serde::Serialize;

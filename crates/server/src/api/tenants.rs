@@ -10,9 +10,9 @@ use axum::{
 use ipnet::IpNet;
 use redrive_core::{
     Invalid, KeyId, TenantId, Time,
-    limiter::RateLimit,
-    notice::preferences::Notifications,
-    tenant::{TenantQuotas, TenantRules},
+    notification::preferences::Notifications,
+    protection::limiter::RateLimit,
+    tenancy::{TenantQuotas, TenantRules},
 };
 use redrive_store::{ApiKey, Tenant};
 use serde::{Deserialize, Serialize};

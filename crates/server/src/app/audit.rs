@@ -141,7 +141,7 @@ pub(super) fn of_webhook(webhook: &Webhook) -> Value {
     }
     shown["headers"] = webhook.spec.headers.keys().cloned().collect();
     shown["auth"] = json!(webhook.spec.auth.as_ref().map(|auth| auth.kind()));
-    let secret = |live: &redrive_core::signature::LiveSecret| json!({"created_at": live.created_at, "expires_at": live.expires_at});
+    let secret = |live: &redrive_core::security::signature::LiveSecret| json!({"created_at": live.created_at, "expires_at": live.expires_at});
     shown["secrets"] = webhook.secrets.iter().map(secret).collect();
     shown
 }

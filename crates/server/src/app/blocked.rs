@@ -1,6 +1,6 @@
 //! When a circuit held a delivery back: worked out from what is stored of both, never written per delivery.
 
-use redrive_core::{DeliveryStatus, Time, breaker::Counts};
+use redrive_core::{DeliveryStatus, Time, protection::breaker::Counts};
 use redrive_store::{Attempt, Delivery, Period};
 
 /// A time for which an open circuit held a delivery back.
@@ -127,7 +127,7 @@ impl Blocked {
 mod tests {
     use redrive_core::{
         AttemptId, DeadReason, DeliveryId, EventId, FailureCategory, TenantId, WebhookId,
-        breaker::CircuitState, event::PayloadFormat, lane::Priority,
+        delivery::lane::Priority, event::PayloadFormat, protection::breaker::CircuitState,
     };
     use redrive_store::{AttemptStatus, PhaseTimings};
 

@@ -4,7 +4,7 @@ use std::{collections::HashMap, time::Duration};
 
 use redrive_core::{
     Invalid, TenantId, Time, WebhookId,
-    breaker::{CircuitState, CircuitView},
+    protection::breaker::{CircuitState, CircuitView},
 };
 use redrive_engine::CircuitAction;
 use redrive_store::Period;

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use redrive_core::{
     TenantId, Time,
-    notice::{
+    notification::{
         confirmation::{ConfirmedBy, MailPolicy},
         preferences::same_address,
     },

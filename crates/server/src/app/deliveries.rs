@@ -1,6 +1,6 @@
 //! Deliveries: what became of them, why they wait, retrying and cancelling.
 
-use redrive_core::{DeliveryId, DeliveryStatus, TenantId, delivery::BY_REQUEST, lane::Priority};
+use redrive_core::{DeliveryId, DeliveryStatus, TenantId, delivery::BY_REQUEST, delivery::lane::Priority};
 use redrive_engine::Waiting;
 use redrive_store::{
     Cancelled, Delivery, DeliveryCursor, DeliveryFilter, Listed, PageRequest, Redriven, StatusFilter,

@@ -1,6 +1,6 @@
 //! The catalogue of event types: registering, changing, forgetting, showing.
 
-use redrive_core::{Invalid, TenantId, event_type, schema::Schema};
+use redrive_core::{Invalid, TenantId, event::event_type, event::schema::Schema};
 use redrive_store::{Changed, EventType, PageRequest, Registered, VersionedType};
 use serde_json::{Value, json};
 

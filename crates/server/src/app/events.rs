@@ -1,6 +1,6 @@
 //! Publishing, looking events up, replaying them.
 
-use redrive_core::{DeliveryId, EventId, TenantId, lane::Priority};
+use redrive_core::{DeliveryId, EventId, TenantId, delivery::lane::Priority};
 use redrive_engine::{BatchProgress, Draft, Receipt, ReplayTo};
 use redrive_store::{EventFilter, Listed, OrderedPosition, PageRequest, StoredEvent};
 

@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use redrive_core::{
-    Time, WebhookId, gate::WaitingOn, health::Rollup, traffic::lately, webhook::WebhookState,
+    Time, WebhookId, dispatch::gate::WaitingOn, statistics::rollup::Rollup, statistics::traffic::lately,
+    webhook::WebhookState,
 };
 use redrive_engine::Waiting;
 use redrive_store::{Backlog, MinuteRollup};

@@ -13,7 +13,7 @@ use std::{
 
 use ipnet::IpNet;
 use parking_lot::RwLock;
-use redrive_core::{KeyId, TenantId, Time, key::may_be_used};
+use redrive_core::{KeyId, TenantId, Time, tenancy::api_key::may_be_used};
 use redrive_engine::clock;
 use redrive_store::{ApiKey, Store, StoreError};
 use sha2::{Digest, Sha256};

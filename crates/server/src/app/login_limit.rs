@@ -6,11 +6,11 @@ use std::{collections::HashMap, net::IpAddr, time::Duration};
 use parking_lot::Mutex;
 use redrive_core::{
     Time,
-    limiter::{Bucket, RateLimit},
+    protection::limiter::{Bucket, RateLimit},
 };
 use redrive_engine::clock::ticks;
 
-use crate::http::places::household;
+use crate::http::connection_limit::household;
 
 /// A few typing errors in a row, and then one failure every six seconds.
 const FAILED_LOGINS: RateLimit = RateLimit { requests_per_minute: 10, burst: Some(10) };

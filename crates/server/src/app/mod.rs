@@ -1,7 +1,6 @@
 //! What people can do with Redrive, authorised and checked. Every surface (API, CLI, pages) goes through
 //! here and changes nothing in any other way.
 
-pub mod about;
 pub mod attempts;
 pub mod audit;
 pub mod auth;
@@ -9,20 +8,19 @@ mod blocked;
 pub mod circuit;
 pub mod clock;
 pub mod confirmations;
-pub mod dead;
+pub mod dead_letters;
 pub mod deliveries;
 pub mod erase;
 mod error;
 pub mod event_types;
 pub mod events;
 pub mod export;
-pub mod glance;
 pub mod health;
 pub mod keys;
 pub mod login_limit;
 pub mod metrics;
-pub mod names;
-pub mod notices;
+pub mod node_info;
+pub mod notifications;
 pub mod operations;
 pub mod overview;
 pub mod portal;
@@ -36,6 +34,8 @@ pub mod tenants;
 pub mod throttle;
 pub mod traffic;
 pub mod view;
+pub mod webhook_names;
+pub mod webhook_summary;
 pub mod webhooks;
 
 use std::{
@@ -49,16 +49,17 @@ use std::{
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry as Metrics;
 use redrive_core::{
-    Role, limiter::RateLimit, retry::RetryPolicy, verification::RequireVerification, webhook::UrlRules,
+    Role, delivery::retry::RetryPolicy, protection::limiter::RateLimit, webhook::UrlRules,
+    webhook::verification::RequireVerification,
 };
 use redrive_engine::{Engine, clock::ticks};
 use redrive_store::{Store, StoreError};
 
-pub use about::Identity;
 pub use audit::Actor;
 pub use auth::{Caller, Capability, Scope};
 pub use error::AppError;
 pub use keys::{Keys, NewKey};
+pub use node_info::Identity;
 pub use throttle::Throttle;
 pub use view::TenantView;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redrive_core::{
     Invalid, OperationId, Time, WebhookId,
-    operation::{Among, OperationKind, OperationState, Selection, Turn},
+    delivery::bulk_operation::{Among, OperationKind, OperationState, Selection, Turn},
 };
 use redrive_engine::TurnError;
 use redrive_store::{Listed, Operation, OperationOrder, PageRequest};

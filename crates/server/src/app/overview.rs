@@ -4,17 +4,17 @@
 
 use redrive_core::{
     FailureCategory, Time, WebhookId,
-    breaker::CircuitState,
-    traffic::{Ended, Range},
+    protection::breaker::CircuitState,
+    statistics::traffic::{Ended, Range},
 };
 use redrive_store::{DeliveryFilter, Period};
 
 use super::{
     App, AppError, TenantView,
-    glance::{self, LastHour},
-    names::Named,
     queue::Queue,
     traffic::TrafficSeen,
+    webhook_names::Named,
+    webhook_summary::{self, LastHour},
 };
 
 /// How many of the worst endpoints are returned.
@@ -145,7 +145,7 @@ impl App {
 
     /// The webhooks of a tenant with most failures in the last hour.
     pub async fn worst(&self, tenant: &TenantView, now: Time) -> Result<WorstSeen, AppError> {
-        let from = glance::axis(now).begin();
+        let from = webhook_summary::axis(now).begin();
         let mut found = self.engine.failures(tenant.id.clone(), from, FAILED_MINUTES).await?;
         if tenant.tenant_managed_only {
             // Webhooks that were deleted since are among them: what they were is asked of the store.

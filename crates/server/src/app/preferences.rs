@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use redrive_core::{TenantId, notice::preferences::Notifications};
+use redrive_core::{TenantId, notification::preferences::Notifications};
 use redrive_store::{PageRequest, Unsubscribed, UnsubscribedCursor};
 use serde_json::json;
 

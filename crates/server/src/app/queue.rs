@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use redrive_core::{TenantId, Time, WebhookId, lane::Priority};
+use redrive_core::{TenantId, Time, WebhookId, delivery::lane::Priority};
 use redrive_engine::{GateView, Held};
 use redrive_store::Backlog;
 

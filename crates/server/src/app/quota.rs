@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
-use redrive_core::{TenantId, Time, quota::Today};
+use redrive_core::{TenantId, Time, tenancy::quota::Today};
 use redrive_store::{EventFilter, PageRequest, Visibility};
 
 use super::{App, AppError};

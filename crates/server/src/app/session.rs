@@ -8,7 +8,7 @@ use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use parking_lot::Mutex;
-use redrive_core::{TenantId, Time, vault::Vault};
+use redrive_core::{TenantId, Time, security::vault::Vault};
 use redrive_engine::clock;
 use redrive_store::{BrowserSession, StoreError};
 use sha2::{Digest, Sha256};

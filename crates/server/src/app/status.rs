@@ -6,14 +6,14 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use redrive_core::{
     Role, Time,
-    durability::Durability,
-    status::{Finding, Level, Observed, worst},
+    maintenance::durability::Durability,
+    statistics::status::{Finding, Level, Observed, worst},
 };
 use redrive_engine::{Circuits, Load};
 use redrive_store::{Epoch, Node, Vitals};
 use tokio::time::timeout;
 
-use super::{App, about::Identity};
+use super::{App, node_info::Identity};
 
 /// How long the store may take for each question.
 const PATIENCE: Duration = Duration::from_secs(2);

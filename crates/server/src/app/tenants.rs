@@ -1,6 +1,6 @@
 //! Tenants and their keys, for admins.
 
-use redrive_core::{Invalid, KeyId, TenantId, Time, tenant::TenantRules};
+use redrive_core::{Invalid, KeyId, TenantId, Time, tenancy::TenantRules};
 use redrive_store::{ApiKey, PageRequest, Tenant, Visibility};
 
 use super::{

@@ -5,7 +5,7 @@ use std::{collections::HashMap, time::Duration};
 use parking_lot::Mutex;
 use redrive_core::{
     KeyId, Time,
-    limiter::{Bucket, RateLimit},
+    protection::limiter::{Bucket, RateLimit},
 };
 use redrive_engine::{Engine, clock};
 

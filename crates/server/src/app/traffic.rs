@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redrive_core::{
     TenantId, Time,
-    traffic::{self, Ended, Grain, Point, Range, Totals, Traffic},
+    statistics::traffic::{self, Ended, Grain, Point, Range, Totals, Traffic},
 };
 
 use super::{App, AppError};

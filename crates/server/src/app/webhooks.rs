@@ -5,14 +5,14 @@ use std::{collections::HashMap, time::Duration};
 use bytes::Bytes;
 use redrive_core::{
     Invalid, TenantId, Time, WebhookId,
-    breaker::BreakerPolicy,
-    caps::EffectiveLimits,
-    event_type::Pattern,
-    lane::Priority,
-    retry::RetryPolicy,
-    signature::{self, LiveSecret, Secret},
+    delivery::lane::Priority,
+    delivery::retry::RetryPolicy,
+    event::event_type::Pattern,
+    protection::breaker::BreakerPolicy,
+    security::signature::{self, LiveSecret, Secret},
     time::Span,
-    verification::Verification,
+    webhook::caps::EffectiveLimits,
+    webhook::verification::Verification,
     webhook::{SuppliedCredentials, Webhook, WebhookSpec, WebhookState},
 };
 use redrive_engine::{Draft, Receipt, clock};

@@ -3,9 +3,9 @@
 //!
 //! The operator says where it is, so this is the one way out beside `egress` and the store's own.
 
+mod archiver;
 #[cfg(feature = "archive")]
 mod client;
-mod keep;
 #[cfg_attr(not(feature = "archive"), path = "absent.rs")]
 mod storage;
 

@@ -1,7 +1,7 @@
 //! `redrive check-mail`: sends a mail as the server would, and says plainly what is wrong if it does not go out.
 
 use clap::Args;
-use redrive_core::notice::preferences::check_email;
+use redrive_core::notification::preferences::check_email;
 use redrive_engine::clock::Clock;
 
 use super::{CliError, DatabaseArgs, block_on};

@@ -7,7 +7,7 @@ mod demo;
 mod keys;
 mod mail;
 mod migrate;
-mod pinned;
+mod pinned_tls;
 mod reload;
 mod remote;
 mod run;

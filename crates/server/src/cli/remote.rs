@@ -12,7 +12,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::{CliError, pinned};
+use super::{CliError, pinned_tls};
 use crate::config::Config;
 
 /// How a failure begins where the server is called because it has the database open.
@@ -46,7 +46,7 @@ impl Remote {
         match &self.certificate {
             None => self.ask(stream, method, path, body).await,
             Some(file) => {
-                let stream = pinned::connect(stream, address.ip(), file).await;
+                let stream = pinned_tls::connect(stream, address.ip(), file).await;
                 self.ask(stream.map_err(unreachable)?, method, path, body).await
             }
         }

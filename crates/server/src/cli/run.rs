@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use axum::Router;
 use prometheus_client::{metrics::counter::Counter, registry::Registry};
-use redrive_core::vault::Vault;
+use redrive_core::security::vault::Vault;
 use redrive_egress::Client;
 use redrive_engine::{
     Engine, Fault, Post, Settings, Tracing,

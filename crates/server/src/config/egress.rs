@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use ipnet::IpNet;
 use redrive_core::{
-    address::AddressRules,
-    reach::{HostPattern, OwnHost, PortRange, ReachRules},
+    security::address::AddressRules,
+    security::egress_rules::{HostPattern, OwnHost, PortRange, ReachRules},
     time::Span,
     webhook::UrlRules,
 };

@@ -1,8 +1,8 @@
 //! How fast and how much: limits that are off unless somebody sets them.
 
 use redrive_core::{
-    caps::Caps,
-    limiter::{REQUESTS_PER_MINUTE, RateLimit},
+    protection::limiter::{REQUESTS_PER_MINUTE, RateLimit},
+    webhook::caps::Caps,
 };
 use serde::{Deserialize, Serialize};
 

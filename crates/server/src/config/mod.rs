@@ -5,6 +5,7 @@ mod amqp;
 mod archive;
 mod database;
 mod dev;
+mod effective;
 mod egress;
 mod limits;
 mod load;
@@ -16,7 +17,6 @@ mod secret_files;
 mod secrets;
 mod server;
 mod settings;
-mod shown;
 mod smtp;
 mod sources;
 mod tracing;
@@ -25,12 +25,12 @@ use std::path::PathBuf;
 
 use redrive_core::{
     Invalid, Role,
-    breaker::{BreakerConfig, BreakerPolicy},
-    retention::Retention as Kept,
-    retry::{RetryConfig, RetryPolicy},
-    tenant::check_pool,
+    delivery::retry::{RetryConfig, RetryPolicy},
+    maintenance::retention::Retention as Kept,
+    protection::breaker::{BreakerConfig, BreakerPolicy},
+    tenancy::check_pool,
     time::Span,
-    verification::RequireVerification,
+    webhook::verification::RequireVerification,
 };
 use redrive_engine::{Series, Settings};
 use serde::{Deserialize, Serialize};
@@ -41,6 +41,7 @@ pub use amqp::{Amqp, AmqpUrl};
 pub use archive::{Archive, Place};
 pub use database::{Backend, Database, DatabaseUrl};
 pub use dev::{Dev, Skew};
+pub use effective::InForce;
 pub use egress::Egress;
 pub use limits::{Limits, PerMinute, PerSecond, TenantLimits};
 pub use load::{ConfigError, Overrides, load};
@@ -52,7 +53,6 @@ pub(crate) use secret_files::{fix_for, warn_if_exposed};
 pub use secrets::Secrets;
 pub use server::Server;
 pub use settings::{SETTINGS, Setting, env_name};
-pub use shown::InForce;
 pub use smtp::{Smtp, SmtpTls};
 pub use sources::{Source, SourceKind};
 pub use tracing::Tracing;

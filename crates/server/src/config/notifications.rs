@@ -1,6 +1,6 @@
 //! Telling owners: how repeats are folded.
 
-use redrive_core::{notice::fold::Folds, time::Span};
+use redrive_core::{notification::grouping::Folds, time::Span};
 use serde::{Deserialize, Serialize};
 
 /// How long nothing more is told of a kind, about one webhook, once something was.

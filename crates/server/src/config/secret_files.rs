@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use redrive_core::file_access::{FileAccess, ProcessIds};
+use redrive_core::security::file_access::{FileAccess, ProcessIds};
 use rustix::process::{Gid, getegid, geteuid, getgroups};
 use toml::{Table, Value};
 

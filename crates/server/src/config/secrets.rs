@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use redrive_core::{time::Span, vault::MasterKey};
+use redrive_core::{security::vault::MasterKey, time::Span};
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, Hidden, secret::read_file};

@@ -4,7 +4,7 @@ use std::{net::IpAddr, path::PathBuf};
 
 use lettre::message::Mailbox;
 use redrive_core::{
-    notice::{
+    notification::{
         confirmation::MailPolicy,
         mail_limit::SendLimit,
         preferences::{Language, check_email},

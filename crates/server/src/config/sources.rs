@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, path::PathBuf};
 
-use redrive_core::{Invalid, TenantId, event_type};
+use redrive_core::{Invalid, TenantId, event::event_type};
 use redrive_engine::amqp::Address;
 use serde::{Deserialize, Serialize};
 

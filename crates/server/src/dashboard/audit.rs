@@ -5,11 +5,10 @@ use axum::extract::State;
 use redrive_store::AuditEntry;
 
 use super::{
-    Shown,
+    Shown, format,
     json::{Differences, differences},
     page::{Asked, Frame, Html},
     viewer::Administering,
-    words,
 };
 use crate::api::{AppState, AuditQuery};
 

@@ -1,6 +1,6 @@
 //! What a listing shows, as a bulk operation is asked for it.
 
-use redrive_core::{DeliveryStatus, operation::Selection};
+use redrive_core::{DeliveryStatus, delivery::bulk_operation::Selection};
 use redrive_store::{DeliveryFilter, StatusFilter};
 
 /// What the buttons of a listing would do with all that its filter names.

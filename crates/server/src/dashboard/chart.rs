@@ -2,18 +2,18 @@
 //! (`data-tip`), and each says in words what it shows.
 
 mod axis;
-mod moments;
 mod svg;
+mod timeline;
 
 use std::time::Duration;
 
-use redrive_core::{Time, traffic::Axis};
+use redrive_core::{Time, statistics::traffic::Axis};
 
 use self::svg::{num, wide};
 pub(super) use self::{
     axis::Unit,
-    moments::{Band, Dot, bands, schedule},
     svg::Svg,
+    timeline::{Band, Dot, bands, schedule},
 };
 
 /// How high the part with the values is, in pixels.

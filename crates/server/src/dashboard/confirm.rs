@@ -6,7 +6,7 @@ use axum::{
     http::{Extensions, StatusCode},
     response::Response,
 };
-use redrive_core::notice::preferences::Language;
+use redrive_core::notification::preferences::Language;
 
 use super::{
     page::Failed,
@@ -16,7 +16,7 @@ use crate::{
     api::{AppState, client_address},
     mail::{
         links::Confirmation,
-        words::{Words, filled},
+        texts::{Words, filled},
     },
 };
 

@@ -2,14 +2,13 @@
 
 use askama::Template;
 use axum::extract::State;
-use redrive_core::event_type;
+use redrive_core::event::event_type;
 use redrive_store::EventType;
 
 use super::{
-    Shown, json,
+    Shown, format, json,
     page::{Asked, Failed, Frame, Html},
     viewer::Looking,
-    words,
 };
 use crate::{
     api::{AppState, EventTypeQuery},

@@ -123,7 +123,7 @@ fn worded(value: &Value) -> Option<String> {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     };
-    Some(super::words::shortened(&text, LONGEST))
+    Some(super::format::shortened(&text, LONGEST))
 }
 
 #[cfg(test)]

@@ -7,10 +7,9 @@ use redrive_store::ApiKey;
 use serde::Deserialize;
 
 use super::{
-    Shown,
+    Shown, format,
     page::{Asked, Frame, Html},
     viewer::Administering,
-    words,
 };
 use crate::{
     api::{AppState, Paging, named},

@@ -15,9 +15,9 @@ use zeroize::Zeroizing;
 use super::{
     Shown,
     form::Form,
+    format,
     page::{Failed, Frame, Html},
     viewer::{Viewer, home_of},
-    words,
 };
 use crate::{
     api::{AppState, Problem, client_address},

@@ -8,29 +8,29 @@ mod audit;
 mod bulk;
 mod chart;
 mod confirm;
-mod dead;
+mod dead_letters;
 mod deliveries;
 mod event_types;
 mod events;
 mod first_run;
 mod form;
-pub(crate) mod hostile;
+mod format;
 mod json;
 mod keys;
 mod live;
 mod login;
-mod names;
 mod operations;
-mod outcomes;
+mod outcome_text;
 mod overview;
 mod page;
 mod publish;
 mod settings;
 mod tenants;
 mod unsubscribe;
+pub(crate) mod untrusted;
 mod viewer;
+mod webhook_names;
 mod webhooks;
-mod words;
 
 use axum::{
     Router,
@@ -54,7 +54,7 @@ pub fn router(app: AppState) -> Router {
         .route("/dashboard/t/{tenant}/deliveries/{id}", get(deliveries::detail))
         .route("/dashboard/t/{tenant}/events", get(events::list))
         .route("/dashboard/t/{tenant}/events/{id}", get(events::detail))
-        .route("/dashboard/t/{tenant}/dead", get(dead::list))
+        .route("/dashboard/t/{tenant}/dead", get(dead_letters::list))
         .route("/dashboard/t/{tenant}/operations", get(operations::list))
         .route("/dashboard/t/{tenant}/operations/{id}", get(operations::detail))
         .route("/dashboard/t/{tenant}/webhooks", get(webhooks::list))

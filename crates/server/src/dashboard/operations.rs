@@ -4,17 +4,15 @@ use askama::Template;
 use axum::extract::State;
 use redrive_core::{
     OperationId,
-    operation::{Among, OperationKind, OperationState, Selection},
+    delivery::bulk_operation::{Among, OperationKind, OperationState, Selection},
 };
 use redrive_store::Operation;
 
 use super::{
-    Shown,
-    names::Names,
-    outcomes,
+    Shown, format, outcome_text,
     page::{Asked, Frame, Html},
     viewer::Looking,
-    words,
+    webhook_names::Names,
 };
 use crate::api::{AppState, OperationView, Paging};
 
@@ -178,14 +176,14 @@ fn told(selection: &Selection, names: &Names) -> Vec<(&'static str, String)> {
     }
     tell("Webhooks", webhooks);
     tell("Event types", selection.event_types.clone());
-    tell("Failures", selection.failure_categories.iter().map(words::category).collect());
-    tell("Status", selection.statuses.iter().map(|status| words::plain(status.name())).collect());
-    tell("Died because", selection.dead_reasons.iter().map(|reason| words::plain(reason.name())).collect());
+    tell("Failures", selection.failure_categories.iter().map(format::category).collect());
+    tell("Status", selection.statuses.iter().map(|status| format::plain(status.name())).collect());
+    tell("Died because", selection.dead_reasons.iter().map(|reason| format::plain(reason.name())).collect());
     let likely =
         |likely: bool| if likely { "likely to succeed now" } else { "unlikely to succeed as they are" };
     tell("Recovery", selection.recoverable.map(likely).map(str::to_owned).into_iter().collect());
-    tell("Events from", selection.from.map(words::stamp).into_iter().collect());
-    tell("Events before", selection.to.map(words::stamp).into_iter().collect());
+    tell("Events from", selection.from.map(format::stamp).into_iter().collect());
+    tell("Events before", selection.to.map(format::stamp).into_iter().collect());
     told
 }
 

@@ -6,8 +6,8 @@ use askama::Template;
 use axum::extract::State;
 use redrive_core::{
     FailureCategory, Time,
-    lane::Priority,
-    traffic::{Point, Range, lately},
+    delivery::lane::Priority,
+    statistics::traffic::{Point, Range, lately},
 };
 use serde::Deserialize;
 
@@ -15,16 +15,16 @@ use super::{
     Shown,
     chart::{Chart, Series, Slots, Svg, Unit, legend, spark},
     first_run::FirstRun,
+    format,
     page::{Asked, Frame, Html},
     viewer::Looking,
-    words,
 };
 use crate::{
     api::AppState,
     app::{
-        glance::LastHour,
         overview::{IncidentSeen, Overview},
         traffic::TrafficSeen,
+        webhook_summary::LastHour,
     },
 };
 
@@ -87,11 +87,11 @@ impl OverviewPage {
     /// The time within which so many percent of the attempts ended.
     fn percentile(&self, percent: f64) -> String {
         let millis = self.seen.traffic.total.latencies.percentile(percent);
-        millis.map_or_else(|| "–".to_owned(), words::millis)
+        millis.map_or_else(|| "–".to_owned(), format::millis)
     }
 
     fn success_rate(&self) -> String {
-        self.seen.traffic.total.success_rate().map_or_else(|| "–".to_owned(), words::percent)
+        self.seen.traffic.total.success_rate().map_or_else(|| "–".to_owned(), format::percent)
     }
 
     /// The colour of the share that succeeded.
@@ -137,13 +137,13 @@ pub(super) fn sparkline(hour: &LastHour) -> Svg {
 /// For how long a circuit was open, in words.
 fn open_for(incident: &IncidentSeen, now: &Time) -> String {
     let end = incident.period.ended_at.unwrap_or(*now);
-    words::span(end.since(incident.period.opened_at))
+    format::span(end.since(incident.period.opened_at))
 }
 
 fn charts(traffic: &TrafficSeen) -> [Drawn; 3] {
     let range = traffic.range;
     let slots = Slots::from(range.axis(traffic.now));
-    let per = words::span(range.step());
+    let per = format::span(range.step());
     let per = if per == "1 min" { "minute".to_owned() } else { per };
     let of = |value: &dyn Fn(&Point) -> f64| traffic.points.iter().map(value).collect::<Vec<_>>();
     let ended = [
@@ -176,7 +176,7 @@ fn failures(traffic: &TrafficSeen, slots: Slots, per: &str) -> Drawn {
     let mut kinds: Vec<_> = FailureCategory::ALL.into_iter().collect();
     kinds.sort_by_key(|kind| std::cmp::Reverse(traffic.total.by_category[*kind as usize]));
     kinds.retain(|kind| traffic.total.by_category[*kind as usize] > 0);
-    let names: Vec<String> = kinds.iter().map(words::category).collect();
+    let names: Vec<String> = kinds.iter().map(format::category).collect();
     let count =
         |point: &Point, kind: FailureCategory| f64::from(point.traffic.sent.by_category[kind as usize]);
     // With one kind too many the last colour is for all that are left.

@@ -11,7 +11,7 @@ use axum::{
 use redrive_core::Time;
 use serde::de::DeserializeOwned;
 
-use super::{viewer::Viewer, words};
+use super::{format, viewer::Viewer};
 use crate::{
     api::{AppState, Problem, Query},
     app::{AppError, Capability},
@@ -72,7 +72,7 @@ impl Frame {
 
     /// When a customer's session ends, for those without scripts.
     pub(super) fn ends_at(&self) -> String {
-        self.ends.map(words::stamp).unwrap_or_default()
+        self.ends.map(format::stamp).unwrap_or_default()
     }
 
     /// Whether the tenant's catalogue and the like may be changed: not by its customers.

@@ -2,16 +2,15 @@
 
 use askama::Template;
 use axum::extract::State;
-use redrive_core::{EventId, event_type, lane::Priority};
+use redrive_core::{EventId, delivery::lane::Priority, event::event_type};
 use redrive_store::{DeliveryFilter, PageRequest, StoredEvent};
 use serde::Deserialize;
 
 use super::{
-    Shown,
+    Shown, format,
     json::pretty,
     page::{Asked, Failed, Frame, Html},
     viewer::Looking,
-    words,
 };
 use crate::{
     api::AppState,

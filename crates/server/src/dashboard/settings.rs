@@ -2,17 +2,16 @@
 
 use askama::Template;
 use axum::extract::State;
-use redrive_core::lane::Priority;
+use redrive_core::delivery::lane::Priority;
 
 use super::{
-    Shown,
+    Shown, format,
     page::{Frame, Html},
     viewer::Administering,
-    words,
 };
 use crate::{
     api::AppState,
-    app::about::About,
+    app::node_info::About,
     config::{self, InForce},
 };
 
@@ -29,7 +28,7 @@ impl SettingsPage<'_> {
     fn waiting(&self) -> String {
         let waiting = self.about.vitals.as_ref().map(|vitals| vitals.waiting).unwrap_or_default();
         let each = Priority::ALL.into_iter().zip(waiting);
-        let each = each.map(|(priority, count)| format!("{} {}", words::number(count), priority.name()));
+        let each = each.map(|(priority, count)| format!("{} {}", format::number(count), priority.name()));
         each.collect::<Vec<_>>().join(" · ")
     }
 }

@@ -2,14 +2,13 @@
 
 use askama::Template;
 use axum::extract::State;
-use redrive_core::{TenantId, tenant::TenantRules};
+use redrive_core::{TenantId, tenancy::TenantRules};
 use redrive_store::Tenant;
 
 use super::{
-    Shown,
+    Shown, format,
     page::{Asked, Frame, Html},
     viewer::Administering,
-    words,
 };
 use crate::{
     api::{AppState, TenantsQuery, named},
@@ -106,7 +105,7 @@ pub(super) async fn new(admin: Administering) -> Shown {
 }
 
 fn limits(rules: &TenantRules) -> String {
-    let number = |n: u32| words::number(u64::from(n));
+    let number = |n: u32| format::number(u64::from(n));
     let rate = rules.rate_limit.map(|rate| format!("{} requests/min", number(rate.requests_per_minute)));
     let at_once = rules.max_in_flight.map(|most| format!("{} at once", number(most)));
     let webhooks = rules.quotas.max_webhooks.map(|most| format!("{} webhooks", number(most)));
@@ -117,7 +116,7 @@ fn limits(rules: &TenantRules) -> String {
 
 #[cfg(test)]
 mod tests {
-    use redrive_core::{limiter::RateLimit, tenant::TenantQuotas};
+    use redrive_core::{protection::limiter::RateLimit, tenancy::TenantQuotas};
 
     use super::*;
 

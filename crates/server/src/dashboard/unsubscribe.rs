@@ -8,14 +8,14 @@ use axum::{
     http::{Extensions, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use redrive_core::notice::preferences::Language;
+use redrive_core::notification::preferences::Language;
 
 use super::page::{Failed, Html};
 use crate::{
     api::{AppState, client_address},
     mail::{
         links::Ending,
-        words::{Words, filled},
+        texts::{Words, filled},
     },
 };
 

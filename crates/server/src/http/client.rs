@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use axum::http::HeaderMap;
-use redrive_core::forwarded;
+use redrive_core::security::forwarded;
 
 use super::Surface;
 

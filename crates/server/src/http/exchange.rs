@@ -21,9 +21,9 @@ use tracing::Instrument;
 use super::{
     ClientAddr, Surface,
     body::PacedBody,
+    connection_limit::Counted,
     cors::Cors,
     headers::{self, Shown},
-    places::Counted,
     request_id::RequestId,
 };
 use crate::api::{self, Problem};

@@ -1,16 +1,16 @@
 //! The HTTP server: accepts connections, bounded in number and patience, and finishes what it has begun.
 
-mod base;
+mod base_url;
 pub(crate) mod body;
 mod client;
+pub(crate) mod connection_limit;
 pub(crate) mod cookie;
 mod cors;
 mod exchange;
 mod headers;
-pub(crate) mod places;
 mod request_id;
+mod timeouts;
 mod tls;
-mod watch;
 
 use std::{
     io,
@@ -24,7 +24,7 @@ use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use ipnet::IpNet;
 use prometheus_client::metrics::counter::Counter;
-use redrive_core::forwarded::is_trusted;
+use redrive_core::security::forwarded::is_trusted;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
@@ -33,15 +33,15 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub(crate) use self::tls::{Reload, Tls};
 pub use self::{
-    base::{BaseUrl, Scheme},
+    base_url::{BaseUrl, Scheme},
     client::ClientAddr,
     request_id::RequestId,
 };
 use self::{
+    connection_limit::{Place, Places},
     cors::Cors,
-    places::{Place, Places},
     request_id::RequestIds,
-    watch::{Patience, Watch, Watched},
+    timeouts::{Patience, Watch, Watched},
 };
 use crate::config::Server;
 
@@ -84,7 +84,7 @@ impl Surface {
             body_timeout: settings.body_timeout.get(),
             tls,
             trusted_proxies: settings.trusted_proxies.clone(),
-            public_https: settings.public_url.as_deref().and_then(base::https_origin),
+            public_https: settings.public_url.as_deref().and_then(base_url::https_origin),
             cors: Cors::new(&settings.cors_origins),
             ids: RequestIds::new(),
             failed,

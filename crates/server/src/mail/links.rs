@@ -4,8 +4,8 @@
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use redrive_core::{
     TenantId, Time,
-    notice::{Kind, preferences::Language},
-    vault::Vault,
+    notification::{Kind, preferences::Language},
+    security::vault::Vault,
 };
 
 /// What the sealed words are good for.

@@ -5,7 +5,7 @@
 pub(crate) mod links;
 pub(crate) mod render;
 mod smtp;
-pub(crate) mod words;
+pub(crate) mod texts;
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -15,14 +15,14 @@ use std::{
 use parking_lot::Mutex;
 use redrive_core::{
     NoticeId, Time,
-    limiter::{Bucket, RateLimit},
-    notice::{
+    notification::{
         Notice,
         confirmation::{CONFIRMATION_LINK_TTL, MailPolicy},
         mail_limit::MailPurpose,
         preferences::{Language, Wishes},
     },
-    vault::Vault,
+    protection::limiter::{Bucket, RateLimit},
+    security::vault::Vault,
     webhook::Webhook,
 };
 use redrive_engine::{MailError, Mailed, Mailer, Mailing, clock::Clock};

@@ -4,7 +4,7 @@
 use askama::Template;
 use redrive_core::{
     TenantId, Time, WebhookId,
-    notice::{
+    notification::{
         Kind, Notice,
         confirmation::CONFIRMATION_LINK_TTL,
         mail_text::{body_text, defang, subject_host},
@@ -13,7 +13,7 @@ use redrive_core::{
     webhook::Webhook,
 };
 
-use super::words::{Words, filled};
+use super::texts::{Words, filled};
 
 /// The longest piece of something that a tenant wrote.
 const LONGEST: usize = 80;
@@ -83,13 +83,13 @@ struct Said<'a> {
 }
 
 #[derive(Template)]
-#[template(path = "mail/notice.txt", escape = "none")]
+#[template(path = "mail/notification.txt", escape = "none")]
 struct Text<'a> {
     said: &'a Said<'a>,
 }
 
 #[derive(Template)]
-#[template(path = "mail/notice.html")]
+#[template(path = "mail/notification.html")]
 struct Html<'a> {
     language: &'static str,
     said: &'a Said<'a>,

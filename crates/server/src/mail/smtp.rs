@@ -213,7 +213,7 @@ fn said(error: &Error) -> String {
         }
         source = inner.source();
     }
-    redrive_core::notice::mail_text::one_line(&parts.join(": "), 300)
+    redrive_core::notification::mail_text::one_line(&parts.join(": "), 300)
 }
 
 fn transport(config: &Smtp, from: &Mailbox) -> Result<Transport, ConfigError> {

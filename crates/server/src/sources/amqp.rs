@@ -18,7 +18,7 @@ use lapin::{
     protocol::{AMQPErrorKind, AMQPSoftError},
     types::FieldTable,
 };
-use redrive_core::backoff::Backoff;
+use redrive_core::maintenance::backoff::Backoff;
 use redrive_engine::{
     Draft, Receipt,
     amqp::{Broker, BrokerError, said},
@@ -29,8 +29,8 @@ use tokio::time::{Sleep, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    figures::SourceFigures,
     message::Reading,
+    metrics::SourceFigures,
     reject::{Reason, Rejects},
 };
 use crate::{

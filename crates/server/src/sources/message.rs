@@ -7,7 +7,10 @@ use lapin::{
     BasicProperties,
     types::{AMQPValue, ShortString},
 };
-use redrive_core::{Invalid, TenantId, cloudevents::STRUCTURED, hops, lane::Priority, trace::Trace};
+use redrive_core::{
+    Invalid, TenantId, delivery::lane::Priority, event::cloudevents::STRUCTURED, event::hops,
+    event::trace::Trace,
+};
 use redrive_engine::Draft;
 use serde_json::Value;
 

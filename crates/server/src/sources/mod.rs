@@ -4,8 +4,8 @@
 //! stored for good, or when the message itself is safe in another queue.
 
 mod amqp;
-mod figures;
 pub(crate) mod message;
+mod metrics;
 mod reject;
 
 use std::{sync::Arc, time::Duration};
@@ -15,7 +15,7 @@ use redrive_core::Invalid;
 use redrive_engine::amqp::Broker;
 use tokio_util::sync::CancellationToken;
 
-use self::{amqp::Amqp, figures::Figures, message::Reading, reject::Rejects};
+use self::{amqp::Amqp, message::Reading, metrics::Figures, reject::Rejects};
 use crate::{app::App, config::Config};
 
 /// The sources of this node.

@@ -10,7 +10,7 @@ use lapin::{
     options::{BasicPublishOptions, ConfirmSelectOptions},
     types::{AMQPValue, FieldTable, ShortString},
 };
-use redrive_core::{Time, backoff::Backoff};
+use redrive_core::{Time, maintenance::backoff::Backoff};
 use redrive_engine::{
     amqp::{Broker, BrokerError, said},
     clock,

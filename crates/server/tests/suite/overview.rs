@@ -11,15 +11,15 @@ use bytes::Bytes;
 use prometheus_client::registry::Registry;
 use redrive_core::{
     FailureCategory, Role, TenantId, Time, WebhookId,
-    address::AddressRules,
-    breaker::{BreakerConfig, CircuitState},
-    event_type::Pattern,
-    lane::Priority,
-    reach::ReachRules,
-    retry::{RetryConfig, RetryPolicy},
+    delivery::lane::Priority,
+    delivery::retry::{RetryConfig, RetryPolicy},
+    event::event_type::Pattern,
+    protection::breaker::{BreakerConfig, CircuitState},
+    security::address::AddressRules,
+    security::egress_rules::ReachRules,
+    statistics::traffic::{Ended, Grain, Range},
     time::Span,
-    traffic::{Ended, Grain, Range},
-    verification::RequireVerification,
+    webhook::verification::RequireVerification,
     webhook::{UrlRules, Webhook, WebhookSpec, WebhookState},
 };
 use redrive_egress::Client;
@@ -27,7 +27,7 @@ use redrive_engine::{
     Draft, Engine, Settings,
     clock::{self, Clock},
 };
-use redrive_server::app::{App, Keys, Rules, about::Identity, overview::Overview, session::Sessions};
+use redrive_server::app::{App, Keys, Rules, node_info::Identity, overview::Overview, session::Sessions};
 use redrive_store::{
     PageRequest, Store, Tenant, postgres,
     sqlite::{self, Sqlite},

@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use redrive_core::{DeadReason, Time, event::Event, trace::Trace};
+use redrive_core::{DeadReason, Time, event::Event, event::trace::Trace};
 use serde_json::Value;
 
 use super::{Bench, at, page};

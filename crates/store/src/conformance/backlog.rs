@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use redrive_core::{
     DeadReason, DeliveryStatus, TenantId, WebhookId,
-    breaker::{CircuitState, SavedCircuit},
-    lane::{Lane, Priority},
+    delivery::lane::{Lane, Priority},
+    protection::breaker::{CircuitState, SavedCircuit},
     webhook::WebhookState,
 };
 

@@ -3,9 +3,9 @@
 use std::{collections::HashSet, sync::Arc};
 
 use bytes::Bytes;
-use redrive_core::{DeliveryId, DeliveryStatus, event::Event, tenant::DEFAULT_POOL};
+use redrive_core::{DeliveryId, DeliveryStatus, event::Event, tenancy::DEFAULT_POOL};
 
-use super::{Bench, END, at, bench::FRESH, ids, together};
+use super::{Bench, END, at, harness::FRESH, ids, together};
 use crate::{Birth, Cancelled, Epoch, LaneKey, LaneRoom, Next, Owned, StoreError};
 
 /// So many deliveries to the bench's webhook, due one millisecond after the other from `at(0)` on.

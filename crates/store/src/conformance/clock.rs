@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redrive_core::{Time, clock_discipline::SetBack};
+use redrive_core::{Time, cluster::clock_discipline::SetBack};
 
 use super::{Bench, RETRY, at, ids, order};
 use crate::{Birth, ClockState, Dropped, Old};

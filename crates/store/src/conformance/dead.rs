@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use redrive_core::{
-    DeadReason, DeliveryId, FailureCategory, TenantId, WebhookId, event::Event, operation::Among,
-    recovery::Recovery, webhook::WebhookState,
+    DeadReason, DeliveryId, FailureCategory, TenantId, WebhookId, delivery::bulk_operation::Among,
+    delivery::recovery::Recovery, event::Event, webhook::WebhookState,
 };
 
 use super::{Bench, at};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use redrive_core::{DeliveryStatus, EventId, event::Event, lane::Lane};
+use redrive_core::{DeliveryStatus, EventId, delivery::lane::Lane, event::Event};
 
 use super::{Bench, RETRY, at, page};
 use crate::{Birth, Erased, KeyClaim, NewEvent, NewRound, Next, Published, Redriven, Replayed, StoredEvent};

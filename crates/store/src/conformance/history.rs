@@ -9,14 +9,14 @@ use std::{
 };
 
 use redrive_core::{
-    DeadReason, DeliveryId, DeliveryStatus, EventId, FailureCategory, TenantId, WebhookId, event::Event,
-    recovery::Recovery,
+    DeadReason, DeliveryId, DeliveryStatus, EventId, FailureCategory, TenantId, WebhookId,
+    delivery::recovery::Recovery, event::Event,
 };
 
 use super::{Bench, at, page};
 use crate::{
     Birth, CodeFilter, Delivery, DeliveryCursor, DeliveryFilter, EventFilter, Listed, Next, Outcome,
-    PageRequest, Recorded, StatusFilter, StoreError, StoredAttempt, StoredEvent, lead::DETOUR,
+    PageRequest, Recorded, StatusFilter, StoreError, StoredAttempt, StoredEvent, access_path::DETOUR,
 };
 
 /// How many events a scene has, a millisecond apart.

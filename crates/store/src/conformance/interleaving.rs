@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use redrive_core::{DeadReason, DeliveryId, lane::Lane};
+use redrive_core::{DeadReason, DeliveryId, delivery::lane::Lane};
 
 use super::{Bench, END, at, order};
 use crate::{Again, Cancelled, Epoch, Next, Outcome, Recorded, Redriven};

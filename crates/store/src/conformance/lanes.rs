@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use redrive_core::{
     DeadReason, DeliveryId, Time, WebhookId,
+    delivery::lane::{Lane, Priority},
     event::{Event, PayloadFormat},
-    lane::{Lane, Priority},
-    tenant::{DEFAULT_POOL, TenantRules},
+    tenancy::{DEFAULT_POOL, TenantRules},
 };
 
 use super::{Bench, END, FRESH, RETRY, at, ids, order};

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use redrive_core::{
     TenantId, Time,
-    notice::{
+    notification::{
         confirmation::ConfirmedBy,
         mail_limit::{CONFIRMATIONS_PER_MAILBOX, CONFIRMATIONS_PER_TENANT, MailPurpose, SendLimit},
     },

@@ -9,40 +9,40 @@
 pub mod archive;
 pub mod audit;
 pub mod backlog;
-mod bench;
 pub mod browser_sessions;
 pub mod claim;
 pub mod clock;
 pub mod dead;
 pub mod erasure;
 pub mod event_types;
-pub mod gates;
+mod harness;
 pub mod history;
 pub mod idempotency;
 pub mod interleaving;
-pub mod keeping;
 pub mod lanes;
 pub mod mail_addresses;
-pub mod minutes;
+pub mod maintenance;
 pub mod nodes;
-pub mod notices;
+pub mod notifications;
 pub mod operations;
 pub mod order;
 pub mod publish;
 pub mod record;
+pub mod redrive;
 pub mod rescue;
-pub mod rounds;
+pub mod retention;
+pub mod rollups;
+pub mod runtime_state;
 pub mod scale;
 pub mod secrets;
 pub mod tenancy;
 pub mod tickets;
-pub mod unsubscribed;
-pub mod upkeep;
+pub mod unsubscriptions;
 pub mod webhooks;
 
 use std::{any::Any, future::Future, pin::Pin, sync::Arc};
 
-pub use self::bench::{Bench, END, FRESH, RETRY, at, closed, ids, order, page, together};
+pub use self::harness::{Bench, END, FRESH, RETRY, at, closed, ids, order, page, together};
 use crate::Store;
 
 /// A store that is being opened.
@@ -166,7 +166,7 @@ macro_rules! conformance_suite {
             epochs_are_never_used_again,
             leases_survive_reopening,
         }
-        $crate::conformance_theme! { $open, notices:
+        $crate::conformance_theme! { $open, notifications:
             the_first_is_told_at_once_and_what_follows_together,
             what_stands_is_as_the_rule_says,
             what_lasts_is_told_again_only_while_it_does,
@@ -207,7 +207,7 @@ macro_rules! conformance_suite {
             an_event_is_sent_to_a_new_webhook_once,
             walks_come_upon_everything_once_from_the_oldest_on,
         }
-        $crate::conformance_theme! { $open, rounds:
+        $crate::conformance_theme! { $open, redrive:
             retrying_what_waits_makes_it_due_now,
             retrying_what_is_leased_changes_nothing,
             retrying_what_is_over_makes_a_new_round,
@@ -244,7 +244,7 @@ macro_rules! conformance_suite {
         $crate::conformance_theme! { $open, interleaving:
             ; slow: no_order_is_broken_whatever_happens,
         }
-        $crate::conformance_theme! { $open, gates:
+        $crate::conformance_theme! { $open, runtime_state:
             a_blocked_webhook_gives_nothing_until_its_time,
             what_blocks_longest_counts,
             a_webhook_blocked_without_end_never_wakes,
@@ -286,7 +286,7 @@ macro_rules! conformance_suite {
             backlogs_are_counted_by_priority_and_webhook,
             the_webhooks_of_a_tenant_that_something_waits_for_are_found,
         }
-        $crate::conformance_theme! { $open, minutes:
+        $crate::conformance_theme! { $open, rollups:
             figures_of_a_minute_are_added_up,
             minutes_are_read_from_a_time_on,
             minutes_of_several_webhooks_are_read_at_once,
@@ -369,7 +369,7 @@ macro_rules! conformance_suite {
             deleted_tenant_ends_the_sessions_of_its_keys,
             expired_sessions_are_pruned_in_bounded_steps,
         }
-        $crate::conformance_theme! { $open, unsubscribed:
+        $crate::conformance_theme! { $open, unsubscriptions:
             who_unsubscribes_is_remembered_by_kind,
             it_can_be_undone_by_kind_or_altogether,
             who_unsubscribed_is_listed_in_order_and_by_pages,
@@ -393,7 +393,7 @@ macro_rules! conformance_suite {
             entries_are_found_by_tenant_action_object_and_time,
             old_entries_are_forgotten_in_bounded_steps,
         }
-        $crate::conformance_theme! { $open, upkeep:
+        $crate::conformance_theme! { $open, maintenance:
             a_store_that_works_answers,
             vitals_tell_what_waits_and_what_is_dead,
             tenants_with_many_dead_letters_are_counted,
@@ -407,7 +407,7 @@ macro_rules! conformance_suite {
             moved_due_times_are_looked_at,
             pending_deliveries_keep_their_month_whatever_the_time,
         }
-        $crate::conformance_theme! { $open, keeping:
+        $crate::conformance_theme! { $open, retention:
             what_is_old_goes_with_all_that_belongs_to_it,
             it_goes_by_the_millisecond,
             nothing_pending_is_ever_pruned,
@@ -494,25 +494,25 @@ mod tests {
             include_str!("erasure.rs"),
             include_str!("dead.rs"),
             include_str!("event_types.rs"),
-            include_str!("gates.rs"),
+            include_str!("runtime_state.rs"),
             include_str!("history.rs"),
             include_str!("idempotency.rs"),
             include_str!("interleaving.rs"),
-            include_str!("keeping.rs"),
+            include_str!("retention.rs"),
             include_str!("lanes.rs"),
             include_str!("mail_addresses.rs"),
-            include_str!("minutes.rs"),
+            include_str!("rollups.rs"),
             include_str!("nodes.rs"),
             include_str!("order.rs"),
             include_str!("publish.rs"),
             include_str!("record.rs"),
             include_str!("rescue.rs"),
-            include_str!("rounds.rs"),
+            include_str!("redrive.rs"),
             include_str!("scale.rs"),
             include_str!("secrets.rs"),
             include_str!("tenancy.rs"),
-            include_str!("unsubscribed.rs"),
-            include_str!("upkeep.rs"),
+            include_str!("unsubscriptions.rs"),
+            include_str!("maintenance.rs"),
             include_str!("webhooks.rs"),
         ];
         for line in themes.iter().flat_map(|theme| theme.lines()) {

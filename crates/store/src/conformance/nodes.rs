@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use redrive_core::{
-    breaker::{CircuitState, SavedCircuit},
-    tenant::DEFAULT_POOL,
+    protection::breaker::{CircuitState, SavedCircuit},
+    tenancy::DEFAULT_POOL,
 };
 
 use super::{Bench, RETRY, at, closed};

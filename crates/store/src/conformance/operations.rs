@@ -4,9 +4,9 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use redrive_core::{
     DeliveryId, DeliveryStatus, OperationId, TenantId, Time, WebhookId,
+    delivery::bulk_operation::{Among, OperationKind, OperationState, Selection},
+    delivery::lane::Priority,
     event::PayloadFormat,
-    lane::Priority,
-    operation::{Among, OperationKind, OperationState, Selection},
 };
 
 use super::{Bench, RETRY, at, page};

@@ -7,8 +7,8 @@ use std::{
 
 use redrive_core::{
     DeadReason, DeliveryId, DeliveryStatus, Time,
+    delivery::lane::{Lane, Priority},
     event::PayloadFormat,
-    lane::{Lane, Priority},
     webhook::WebhookState,
 };
 

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use redrive_core::{DeliveryId, DeliveryStatus, EventId, TenantId, event::Event, trace::Trace};
+use redrive_core::{DeliveryId, DeliveryStatus, EventId, TenantId, event::Event, event::trace::Trace};
 
 use super::{Bench, END, at, page, together};
 use crate::{

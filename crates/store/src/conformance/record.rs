@@ -8,7 +8,7 @@ use redrive_core::{
     webhook::{Webhook, WebhookState},
 };
 
-use super::{Bench, END, at, bench::URL};
+use super::{Bench, END, at, harness::URL};
 use crate::{Birth, Cancelled, Disable, Next, Outcome, Published, Recorded, StoreError};
 
 const DONE: Recorded = Recorded::Done { config_version: None };

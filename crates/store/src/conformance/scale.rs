@@ -9,7 +9,7 @@ use std::{
 
 use redrive_core::{
     WebhookId,
-    breaker::{CircuitState, SavedCircuit},
+    protection::breaker::{CircuitState, SavedCircuit},
 };
 
 use super::{Bench, END, FRESH, at, closed, order};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use redrive_core::{
-    confidential::{EndpointAuth, Hidden},
+    webhook::confidential::{EndpointAuth, Hidden},
     webhook::{Webhook, WebhookSpec},
 };
 

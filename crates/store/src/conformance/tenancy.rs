@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use redrive_core::{
     KeyId, TenantId,
-    limiter::RateLimit,
-    notice::{
+    notification::{
         Kind,
         preferences::{Language, Notifications},
     },
-    tenant::{TenantQuotas, TenantRules},
+    protection::limiter::RateLimit,
+    tenancy::{TenantQuotas, TenantRules},
 };
 
 use super::{Bench, at, page};

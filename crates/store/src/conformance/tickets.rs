@@ -5,9 +5,9 @@ use std::{collections::HashSet, sync::Arc};
 use bytes::Bytes;
 use redrive_core::{
     DeliveryId, WebhookId,
-    breaker::{CircuitState, SavedCircuit},
+    delivery::lane::{Lane, Priority},
     event::Event,
-    lane::{Lane, Priority},
+    protection::breaker::{CircuitState, SavedCircuit},
     webhook::WebhookState,
 };
 

@@ -7,18 +7,18 @@ use std::{
 
 use redrive_core::{
     DeliveryStatus, TenantId, Time, WebhookId,
-    breaker::BreakerConfig,
-    confidential::{EndpointAuth, Hidden},
+    delivery::lane::Ordering,
+    delivery::retry::RetryConfig,
+    event::event_type::Pattern,
     event::{Event, PayloadFormat},
-    event_type::Pattern,
-    filter::Filter,
-    lane::Ordering,
-    limiter::RateLimit,
-    notice::Kind,
-    retry::RetryConfig,
-    signature::{HeaderForm, LiveSecret, Secret, SignatureConfig},
+    notification::Kind,
+    protection::breaker::BreakerConfig,
+    protection::limiter::RateLimit,
+    routing::filter::Filter,
+    security::signature::{HeaderForm, LiveSecret, Secret, SignatureConfig},
     time::Span,
-    verification::Verification,
+    webhook::confidential::{EndpointAuth, Hidden},
+    webhook::verification::Verification,
     webhook::{ManagedBy, Owner, Webhook, WebhookSpec, WebhookState},
 };
 

@@ -10,14 +10,14 @@
 //! uses up. If that is another one by now, the unfinished copy is thrown away and begun anew; an unfinished
 //! copy of some other source is left alone.
 
-pub(crate) mod pack;
-pub(crate) mod steps;
+pub(crate) mod binary_rows;
+pub(crate) mod tables;
 
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
-use self::steps::STEPS;
+use self::tables::STEPS;
 use crate::{
     error::OpenError,
     postgres::{self, import::Target},
@@ -240,7 +240,7 @@ impl Facts {
 
     /// Rows of a table of the source.
     pub(crate) fn table(&self, name: &str) -> u64 {
-        steps::position(name).map_or(0, |step| self.rows[step])
+        tables::position(name).map_or(0, |step| self.rows[step])
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use redrive_core::{DeliveryId, Time, WebhookId, event::Event, event::PayloadFormat, lane::Lane};
+use redrive_core::{DeliveryId, Time, WebhookId, delivery::lane::Lane, event::Event, event::PayloadFormat};
 
 /// One queue of one webhook.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

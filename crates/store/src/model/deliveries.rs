@@ -2,8 +2,8 @@
 
 use redrive_core::{
     DeadReason, DeliveryId, DeliveryStatus, EventId, FailureCategory, TenantId, Time, WebhookId,
+    delivery::lane::Priority,
     event::{Event, PayloadFormat},
-    lane::Priority,
 };
 
 use crate::Attempt;

@@ -1,7 +1,8 @@
 //! What listings of the past are asked for, and what they answer.
 
 use redrive_core::{
-    DeadReason, DeliveryId, DeliveryStatus, EventId, FailureCategory, Time, WebhookId, recovery::Recovery,
+    DeadReason, DeliveryId, DeliveryStatus, EventId, FailureCategory, Time, WebhookId,
+    delivery::recovery::Recovery,
 };
 
 /// Which status a listing of deliveries is about.

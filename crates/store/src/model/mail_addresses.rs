@@ -2,7 +2,7 @@
 
 use redrive_core::{
     TenantId, Time,
-    notice::{
+    notification::{
         confirmation::{ConfirmedBy, mailbox_of},
         mail_limit::{MailPurpose, SendLimit},
     },

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use redrive_core::{
     DeliveryId, DeliveryStatus, EventId, FailureCategory, OperationId, TenantId, Time, WebhookId,
-    lane::Priority,
-    operation::{Among, Candidate, OperationKind, OperationState, Selection},
+    delivery::bulk_operation::{Among, Candidate, OperationKind, OperationState, Selection},
+    delivery::lane::Priority,
 };
 use serde::{Deserialize, Serialize};
 

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use redrive_core::{DeliveryId, EventId, Time, WebhookId, event::Event, event::PayloadFormat, lane::Lane};
+use redrive_core::{
+    DeliveryId, EventId, Time, WebhookId, delivery::lane::Lane, event::Event, event::PayloadFormat,
+};
 
 use crate::{Epoch, OrderedPosition};
 

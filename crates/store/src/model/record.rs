@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use redrive_core::{
-    AttemptId, DeadReason, DeliveryId, FailureCategory, TenantId, Time, WebhookId, breaker::CircuitState,
-    breaker::SavedCircuit, notice::Cause,
+    AttemptId, DeadReason, DeliveryId, FailureCategory, TenantId, Time, WebhookId, notification::Cause,
+    protection::breaker::CircuitState, protection::breaker::SavedCircuit,
 };
 
 use crate::Epoch;

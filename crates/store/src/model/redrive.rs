@@ -1,6 +1,9 @@
 //! Delivering again, or no more.
 
-use redrive_core::{DeliveryId, DeliveryStatus, WebhookId, event::PayloadFormat, lane::Lane, lane::Priority};
+use redrive_core::{
+    DeliveryId, DeliveryStatus, WebhookId, delivery::lane::Lane, delivery::lane::Priority,
+    event::PayloadFormat,
+};
 
 /// What became of a request to deliver something again.
 #[derive(Clone, Debug, PartialEq, Eq)]

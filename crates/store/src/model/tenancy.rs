@@ -1,7 +1,7 @@
 //! Tenants and API keys.
 
 use ipnet::IpNet;
-use redrive_core::{KeyId, TenantId, Time, tenant::TenantRules};
+use redrive_core::{KeyId, TenantId, Time, tenancy::TenantRules};
 
 /// A tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]

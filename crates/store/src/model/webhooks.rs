@@ -1,6 +1,6 @@
 //! Webhooks and their versions.
 
-use redrive_core::{TenantId, Time, WebhookId, tenant::TenantRules, webhook::Webhook};
+use redrive_core::{TenantId, Time, WebhookId, tenancy::TenantRules, webhook::Webhook};
 
 /// The webhooks of a tenant that changed after some version.
 #[derive(Clone, Debug)]

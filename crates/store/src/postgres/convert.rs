@@ -5,7 +5,7 @@ use std::error::Error;
 use bytes::{BufMut, BytesMut};
 use redrive_core::{
     AttemptId, AuditId, DeliveryId, EventId, KeyId, NoticeId, OperationId, TenantId, Time, WebhookId,
-    lane::Lane, trace::Trace,
+    delivery::lane::Lane, event::trace::Trace,
 };
 use tokio_postgres::{
     Row,

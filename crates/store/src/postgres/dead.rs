@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     DeadCount, DeadGroup, DeliveryFilter,
-    lead::{Lead, Range},
+    access_path::{Lead, Range},
 };
 
 /// Of the newest dead letters, in the order of the index that has all that is counted, those that are wanted:

@@ -2,7 +2,7 @@
 
 use deadpool_postgres::{Hook, HookError};
 use futures_util::StreamExt;
-use redrive_core::durability::Durability;
+use redrive_core::maintenance::durability::Durability;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use super::{

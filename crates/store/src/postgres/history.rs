@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     Answer, Attempt, DeadCount, Delivery, DeliveryCursor, DeliveryFilter, EventFilter, History, Listed,
-    PageRequest, PhaseTimings, StoreError, StoredAttempt, StoredEvent, lead::Lead,
+    PageRequest, PhaseTimings, StoreError, StoredAttempt, StoredEvent, access_path::Lead,
 };
 
 macro_rules! event {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
 use redrive_core::{
     DeliveryStatus, Time,
-    tenant::{DEFAULT_POOL, TenantId},
+    tenancy::{DEFAULT_POOL, TenantId},
 };
 use tokio_postgres::{Client, Transaction, error::SqlState};
 
@@ -19,7 +19,7 @@ use super::{
     undelivered, unreachable,
 };
 use crate::{
-    copy::{Chunk, Copied, CopyError, Facts, Identity, NAMED, Place, Report, Start, steps, steps::STEPS},
+    copy::{Chunk, Copied, CopyError, Facts, Identity, NAMED, Place, Report, Start, tables, tables::STEPS},
     error::OpenError,
 };
 
@@ -220,7 +220,7 @@ async fn read_note(tx: &Transaction<'_>) -> Result<Option<Note>, tokio_postgres:
         state: row.try_get(1)?,
         path: row.try_get(2)?,
         now: row.try_get(3)?,
-        place: steps::position(&step).map(|step| Place { step, last, rows }),
+        place: tables::position(&step).map(|step| Place { step, last, rows }),
     }))
 }
 

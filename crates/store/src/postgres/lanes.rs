@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use redrive_core::{DeliveryId, Time, WebhookId, lane::Lane};
+use redrive_core::{DeliveryId, Time, WebhookId, delivery::lane::Lane};
 
 use super::{
     convert::{Col, get, plain},
@@ -283,7 +283,7 @@ impl LaneLocks {
                     &locks().map(|lock| lock.fully).collect::<Vec<_>>(),
                     &locks().map(|lock| !lock.fully && !lock.change).collect::<Vec<_>>(),
                     &Col(Time::FOREVER),
-                    &redrive_core::tenant::DEFAULT_POOL,
+                    &redrive_core::tenancy::DEFAULT_POOL,
                 ],
             )
             .await?;

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     Delivery, DeliveryCursor, DeliveryFilter, EventFilter, Listed, PageRequest, StatusFilter, StoredEvent,
-    lead::{Lead, Range, Walk, behind},
+    access_path::{Lead, Range, Walk, behind},
 };
 
 /// Rows that the keys of one statement may lead to together.
@@ -417,7 +417,7 @@ pub(super) async fn events(
 /// Every listing, as it is asked for, for a test that looks at their plans.
 #[cfg(feature = "conformance")]
 pub(super) fn planned() -> Vec<(String, String)> {
-    let filters = crate::lead::planned_filters();
+    let filters = crate::access_path::planned_filters();
     let deliveries = filters.iter().flat_map(|(name, filter)| {
         let all = Way { lead: Lead::of(filter), dead: false };
         let dead = Way { lead: Lead::of_dead(filter), dead: true };
@@ -426,7 +426,7 @@ pub(super) fn planned() -> Vec<(String, String)> {
             (format!("dead {name}"), deliveries_statement(dead)),
         ]
     });
-    let events = crate::lead::planned_event_filters().into_iter();
+    let events = crate::access_path::planned_event_filters().into_iter();
     let events =
         events.map(|(name, filter)| (format!("events {name}"), events_statement(Lead::of_events(&filter))));
     deliveries.chain(events).collect()

@@ -2,7 +2,9 @@
 //!
 //! Locks are taken in one order: the tenant, the usage of the tenant, the usage of the mailbox, the address.
 
-use redrive_core::{TenantId, Time, notice::confirmation::ConfirmedBy, notice::mail_limit::MailUsage};
+use redrive_core::{
+    TenantId, Time, notification::confirmation::ConfirmedBy, notification::mail_limit::MailUsage,
+};
 use tokio_postgres::Row;
 
 use super::{

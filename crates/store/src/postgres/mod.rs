@@ -3,7 +3,7 @@
 //! Publishes and outcomes are committed in batches, each by one task of its own; everything else has a
 //! connection to itself for as long as it takes. No transaction waits for anything but the database.
 
-mod archiving;
+mod archive_outbox;
 mod audit;
 mod backlog;
 mod blocked;
@@ -17,8 +17,6 @@ mod dead;
 mod durability;
 mod erase;
 mod event_types;
-mod figures;
-mod gates;
 mod hints;
 mod history;
 pub(crate) mod import;
@@ -26,8 +24,9 @@ mod lanes;
 mod leases;
 mod listing;
 mod mail_addresses;
+mod maintenance;
 mod nodes;
-mod notices;
+mod notifications;
 mod operations;
 mod partitions;
 mod prune;
@@ -36,14 +35,15 @@ mod publish_statement;
 mod publish_writer;
 mod record;
 mod redrive;
+mod runtime_state;
+mod scan;
 mod schema;
 mod session;
+mod statistics;
 mod tenancy;
 mod tickets;
 mod undelivered;
-mod unsubscribed;
-mod upkeep;
-mod walk;
+mod unsubscriptions;
 mod webhooks;
 mod writer;
 
@@ -56,7 +56,7 @@ use std::{
     time::Duration,
 };
 
-use redrive_core::{TenantId, vault::Vault};
+use redrive_core::{TenantId, security::vault::Vault};
 
 use self::{
     connect::{SessionLimits, Way},
@@ -84,23 +84,23 @@ pub fn planned_statements() -> Vec<(String, String)> {
         &lanes::PLANNED,
         &leases::PLANNED,
         &record::PLANNED,
-        &gates::PLANNED,
+        &runtime_state::PLANNED,
         &backlog::PLANNED,
-        &figures::PLANNED,
+        &statistics::PLANNED,
         &publish::PLANNED,
-        &upkeep::PLANNED,
+        &maintenance::PLANNED,
         &changes::PLANNED,
         &clock::PLANNED,
         &publish_statement::PLANNED,
         &undelivered::PLANNED,
         &redrive::PLANNED,
         &operations::PLANNED,
-        &walk::PLANNED,
+        &scan::PLANNED,
         &prune::PLANNED,
         &erase::PLANNED,
         &history::PLANNED,
         &dead::PLANNED,
-        &notices::PLANNED,
+        &notifications::PLANNED,
         &mail_addresses::PLANNED,
     ]
     .concat()

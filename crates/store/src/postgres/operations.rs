@@ -2,16 +2,16 @@
 //! operation does so before anything else.
 
 use redrive_core::{
-    DeliveryId, DeliveryStatus, EventId, OperationId, TenantId, Time, operation::OperationState,
+    DeliveryId, DeliveryStatus, EventId, OperationId, TenantId, Time,
+    delivery::bulk_operation::OperationState,
 };
 use tokio_postgres::Row;
 
 use super::{
     Postgres,
     convert::{Col, get, get_opt, plain},
-    redrive,
+    redrive, scan,
     session::{Failure, Session, Tx},
-    walk,
 };
 use crate::{
     Answer, Cancelled, Epoch, EventHead, Operation, OperationStep, Operations, PageRequest, Redriven,
@@ -231,7 +231,7 @@ impl Operations for Postgres {
     fn walk_deliveries(&self, tenant: TenantId, walk: Walk) -> Answer<'_, Walked> {
         Box::pin(async move {
             let (tenant, walk) = (&tenant, &walk);
-            self.read(|session| async move { walk::deliveries(&session, tenant, walk).await }).await
+            self.read(|session| async move { scan::deliveries(&session, tenant, walk).await }).await
         })
     }
 
@@ -245,7 +245,7 @@ impl Operations for Postgres {
     ) -> Answer<'_, Vec<EventHead>> {
         Box::pin(async move {
             let tenant = &tenant;
-            self.read(|session| async move { walk::events(&session, tenant, (from, to), after, limit).await })
+            self.read(|session| async move { scan::events(&session, tenant, (from, to), after, limit).await })
                 .await
         })
     }

@@ -7,12 +7,12 @@
 use std::collections::HashMap;
 
 use redrive_core::{
-    DeliveryId, DeliveryStatus, EventId, TenantId, Time, WebhookId, id::first_at, lane::Priority,
-    tenant::TenantRules,
+    DeliveryId, DeliveryStatus, EventId, TenantId, Time, WebhookId, delivery::lane::Priority, id::first_at,
+    tenancy::TenantRules,
 };
 
 use super::{
-    Postgres, archiving,
+    Postgres, archive_outbox,
     convert::{Col, get, plain},
     history,
     session::{Failure, Session, Tx},
@@ -238,7 +238,7 @@ async fn prune_events(tx: Tx, old: &Old<EventId>) -> Result<Pruned<EventId>, Fai
         forget_deliveries(&tx, &some, &range, &mut left).await?;
     }
     if let Some(packing) = packing {
-        archiving::keep(&tx, packing).await?;
+        archive_outbox::keep(&tx, packing).await?;
     }
     let finished = done == events.last().copied() && events.len() < most;
     Ok(Pruned { left, last: done, finished })
@@ -367,7 +367,7 @@ async fn prune_dead(tx: Tx, old: &Old<DeliveryId>) -> Result<Pruned<DeliveryId>,
         if old.archive {
             let mut packing = Packing::default();
             pack_deliveries(&tx, &still, &mut packing).await?;
-            archiving::keep(&tx, packing).await?;
+            archive_outbox::keep(&tx, packing).await?;
         }
         forget_deliveries(&tx, &still, &range, &mut left).await?;
     }

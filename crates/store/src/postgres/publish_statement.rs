@@ -9,7 +9,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
 };
 
-use redrive_core::{DeliveryStatus, TenantId, Time, WebhookId, tenant::DEFAULT_POOL};
+use redrive_core::{DeliveryStatus, TenantId, Time, WebhookId, tenancy::DEFAULT_POOL};
 use tokio_postgres::types::ToSql;
 
 use super::{

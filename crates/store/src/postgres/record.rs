@@ -11,7 +11,7 @@ use std::{
 
 use redrive_core::{
     AttemptId, DeliveryId, DeliveryStatus, Time,
-    notice::{Cause, Kind},
+    notification::{Cause, Kind},
     webhook::WebhookState,
 };
 use tokio_postgres::types::ToSql;
@@ -19,10 +19,10 @@ use tokio_postgres::types::ToSql;
 use super::{
     Postgres, Shared,
     convert::{Col, get, plain, text_opt},
-    gates::{self, RuntimeLock},
     lanes::{self, Keys, LaneLocks, Place, Rescued, Wait},
     leases::{Orphan, created, lock_leases, read_orphan},
-    notices,
+    notifications,
+    runtime_state::{self, RuntimeLock},
     session::{Failure, Session, Tx},
     tenancy, undelivered, webhooks,
 };
@@ -191,7 +191,7 @@ struct Columns<'a> {
     scheduled: Vec<Col<Time>>,
     executed: Vec<Col<Time>>,
     next: Vec<Option<Col<Time>>>,
-    circuits: Vec<Col<redrive_core::breaker::CircuitState>>,
+    circuits: Vec<Col<redrive_core::protection::breaker::CircuitState>>,
     workers: Vec<&'a str>,
 }
 
@@ -482,7 +482,7 @@ async fn apply(tx: &Session, applied: &[Leased<'_>], results: &mut Results) -> R
     lanes::set_by_first(tx, &orders).await?;
     let mut told: Vec<&Cause> = Vec::new();
     for Leased { at, outcome, .. } in applied {
-        told.extend(gates::take_effect(tx, outcome).await?);
+        told.extend(runtime_state::take_effect(tx, outcome).await?);
         let config_version = match &outcome.disable {
             Some(disable) => disable_webhook(tx, outcome, disable).await?,
             None => None,
@@ -496,7 +496,7 @@ async fn apply(tx: &Session, applied: &[Leased<'_>], results: &mut Results) -> R
         }
         results[*at] = Some(Recorded::Done { config_version });
     }
-    notices::note(tx, &told).await
+    notifications::note(tx, &told).await
 }
 
 /// Locks all that outcomes change beside their deliveries, in the order of `docs/adr/0044-one-lock-order.md`. Gives the
@@ -530,7 +530,7 @@ async fn lock(tx: &Session, applied: &[Leased<'_>]) -> Result<Keys, Failure> {
         runtimes.iter().filter(|(_, (_, lock))| *lock > RuntimeLock::Keep).map(|(webhook, _)| webhook);
     locks.add_all_of(tx, changing).await?;
     runtimes.retain(|webhook, (_, lock)| *lock > RuntimeLock::Keep || locks.webhooks().contains(webhook));
-    gates::lock_all(tx, &runtimes).await?;
+    runtime_state::lock_all(tx, &runtimes).await?;
     let locked = locks.lock_lanes(tx).await?;
     Ok(left.intersection(&locked).cloned().collect())
 }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use redrive_core::{
     DeliveryId, DeliveryStatus, EventId, TenantId, Time, WebhookId,
+    delivery::lane::{Lane, Priority},
     event::PayloadFormat,
-    lane::{Lane, Priority},
 };
 use tokio_postgres::Row;
 

@@ -8,7 +8,7 @@ use tokio_postgres::Row;
 use super::{
     Postgres, browser_sessions, changes,
     convert::{Col, get, get_opt, hash, plain},
-    mail_addresses, notices,
+    mail_addresses, notifications,
     session::{Failure, Session, Tx},
     webhooks::{from_json, to_json},
 };
@@ -178,7 +178,7 @@ async fn delete_tenant(tx: Tx, id: &TenantId, now: Time) -> Result<bool, Failure
     mail_addresses::delete_tenant(&tx, id).await?;
     changes::tell(&tx, &Change::Keys).await?;
     changes::tell(&tx, &Change::Tenant(id.clone())).await?;
-    notices::forget_tenant(&tx, id).await?;
+    notifications::forget_tenant(&tx, id).await?;
     Ok(deleted == 1)
 }
 

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use redrive_core::{
     TenantId, Time, WebhookId,
-    notice::Cause,
-    tenant::TenantRules,
-    vault::{HEAD, MasterKeyId, key_of_head},
+    notification::Cause,
+    security::vault::{HEAD, MasterKeyId, key_of_head},
+    tenancy::TenantRules,
     webhook::{Webhook, WebhookState},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -15,9 +15,8 @@ use tokio_postgres::Row;
 use super::{
     Postgres, changes,
     convert::{Col, get, plain},
-    gates,
     lanes::{self, Keys},
-    notices, redrive,
+    notifications, redrive, runtime_state,
     session::{Failure, Session, Tx},
     tenancy,
 };
@@ -185,7 +184,7 @@ async fn change(tx: Tx, sealed: &Sealed, revision: i64, cause: Option<&Cause>) -
         return Ok(Changed::Stale);
     }
     let Some(version) = store(&tx, sealed).await? else { return Ok(Changed::Missing) };
-    notices::note(&tx, cause.as_slice()).await?;
+    notifications::note(&tx, cause.as_slice()).await?;
     Ok(Changed::Done { version })
 }
 
@@ -243,7 +242,7 @@ async fn sweep(tx: Tx, webhook: WebhookId, reason: &str, now: Time, limit: usize
         return Ok(Step { moved: 0, finished: true });
     }
     // An exclusive lock, since the webhook may be deleted: a shared lock could not be strengthened later without a deadlock.
-    gates::lock_to_change(&tx, webhook).await?;
+    runtime_state::lock_to_change(&tx, webhook).await?;
     let locked = lanes::lock_all(&tx, webhook).await?;
     let lanes: Vec<_> = locked.iter().map(|(_, lane)| lane.as_str()).collect();
     let mut keys = Keys::new();
@@ -259,7 +258,7 @@ async fn sweep(tx: Tx, webhook: WebhookId, reason: &str, now: Time, limit: usize
     let finished = swept.len() < limit && !tx.exists(IS_AWAITED, &[&Col(webhook)]).await?;
     if finished {
         tx.execute("UPDATE webhooks SET sweeping = false WHERE id = $1", &[&Col(webhook)]).await?;
-        gates::forget(&tx, webhook).await?;
+        runtime_state::forget(&tx, webhook).await?;
     }
     Ok(Step { moved: swept.len(), finished })
 }
@@ -295,7 +294,7 @@ pub(super) async fn find(
 /// Writes a webhook under the tenant's next version. None: there is no such tenant. One that is there must be locked.
 pub(super) async fn store(tx: &Session, sealed: &Sealed) -> Result<Option<i64>, Failure> {
     let version = store_unpaused(tx, sealed).await?;
-    if version.is_some() && gates::pause(tx, &sealed.webhook).await? {
+    if version.is_some() && runtime_state::pause(tx, &sealed.webhook).await? {
         lanes::settle_all(tx, sealed.webhook.id).await?;
     }
     Ok(version)
@@ -304,7 +303,7 @@ pub(super) async fn store(tx: &Session, sealed: &Sealed) -> Result<Option<i64>, 
 /// The same in a transaction that has locked all lanes of the webhook.
 pub(super) async fn store_with_lanes(tx: &Session, sealed: &Sealed) -> Result<Option<i64>, Failure> {
     let version = store_unpaused(tx, sealed).await?;
-    if version.is_some() && gates::pause(tx, &sealed.webhook).await? {
+    if version.is_some() && runtime_state::pause(tx, &sealed.webhook).await? {
         lanes::settle_locked(tx, sealed.webhook.id).await?;
     }
     Ok(version)
@@ -316,7 +315,7 @@ async fn store_unpaused(tx: &Session, sealed: &Sealed) -> Result<Option<i64>, Fa
                 WHERE id = $1 AND deleted_at IS NULL RETURNING config_version";
     let Some(row) = tx.query_opt(next, &[&webhook.tenant.as_str()]).await? else { return Ok(None) };
     let version: i64 = plain(&row, 0)?;
-    gates::forgive(tx, webhook).await?;
+    runtime_state::forgive(tx, webhook).await?;
     tx.execute(
         "INSERT INTO webhooks (id, tenant, revision, state, spec, sealed, created_at, updated_at, deleted, sweeping,
                                expires_at, managed_by_operator)

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redrive_core::{DeliveryId, Time, WebhookId, event::Event, lane::Lane};
+use redrive_core::{DeliveryId, Time, WebhookId, delivery::lane::Lane, event::Event};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction};
 use tokio::sync::oneshot;
 

@@ -1,6 +1,6 @@
 //! What a node remembers about its clock, and due times after time went back.
 
-use redrive_core::{Time, WebhookId, breaker::SavedCircuit, clock_discipline::SetBack};
+use redrive_core::{Time, WebhookId, cluster::clock_discipline::SetBack, protection::breaker::SavedCircuit};
 use rusqlite::OptionalExtension;
 
 use super::{

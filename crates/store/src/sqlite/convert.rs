@@ -2,7 +2,7 @@
 
 use redrive_core::{
     AttemptId, AuditId, DeliveryId, EventId, KeyId, NoticeId, OperationId, TenantId, Time, WebhookId,
-    lane::Lane, trace::Trace,
+    delivery::lane::Lane, event::trace::Trace,
 };
 use rusqlite::{
     Row, ToSql,

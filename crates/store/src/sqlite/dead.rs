@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{
     DeadCount, DeadGroup, DeliveryFilter,
+    access_path::{Lead, Range},
     codes::Code,
-    lead::{Lead, Range},
 };
 
 /// The newest dead letters of a tenant, in the order of the index that has all that is counted.

@@ -13,8 +13,8 @@ use super::schema;
 use crate::{
     copy::{
         Chunk, CopyError, Facts, Identity, Limits, NAMED, Place,
-        pack::Packed,
-        steps::{Kind, STEPS, Step},
+        binary_rows::Packed,
+        tables::{Kind, STEPS, Step},
     },
     error::OpenError,
 };

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use redrive_core::{DeliveryId, Time, WebhookId, lane::Lane, tenant::DEFAULT_POOL};
+use redrive_core::{DeliveryId, Time, WebhookId, delivery::lane::Lane, tenancy::DEFAULT_POOL};
 use rusqlite::{OptionalExtension, Transaction};
 
 use super::convert::{Col, get};

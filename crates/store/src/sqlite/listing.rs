@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     Delivery, DeliveryCursor, DeliveryFilter, EventFilter, Listed, PageRequest, StatusFilter, StoredEvent,
-    lead::{Lead, Range, Walk, behind},
+    access_path::{Lead, Range, Walk, behind},
 };
 
 /// A statement with its values, put together as they are asked for.
@@ -357,7 +357,7 @@ fn event_statements(tenant: &TenantId, filter: &EventFilter, after: Option<Event
 pub(super) fn planned() -> Vec<(String, String)> {
     let tenant = TenantId::default();
     let mut planned = Vec::new();
-    for (name, filter) in crate::lead::planned_filters() {
+    for (name, filter) in crate::access_path::planned_filters() {
         for (list, lead, dead) in
             [("deliveries", Lead::of(&filter), false), ("dead", Lead::of_dead(&filter), true)]
         {
@@ -370,7 +370,7 @@ pub(super) fn planned() -> Vec<(String, String)> {
             planned.push((format!("{list} {name}: wanted"), wanted.text));
         }
     }
-    for (name, filter) in crate::lead::planned_event_filters() {
+    for (name, filter) in crate::access_path::planned_event_filters() {
         let (leading, wanted) = event_statements(&tenant, &filter, Some(EventId::from_bytes([9; 16])));
         planned.extend(leading.map(|leading| (format!("events {name}: leading"), leading.text)));
         planned.push((format!("events {name}: wanted"), wanted.text));

@@ -1,6 +1,8 @@
 //! Addresses that notifications are sent to, and how many e-mails were sent.
 
-use redrive_core::{TenantId, Time, notice::confirmation::ConfirmedBy, notice::mail_limit::MailUsage};
+use redrive_core::{
+    TenantId, Time, notification::confirmation::ConfirmedBy, notification::mail_limit::MailUsage,
+};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction};
 
 use super::{
@@ -136,7 +138,7 @@ impl MailAddresses for Sqlite {
     }
 }
 
-type UsageKey = (Col<MailScope>, String, Col<redrive_core::notice::mail_limit::MailPurpose>);
+type UsageKey = (Col<MailScope>, String, Col<redrive_core::notification::mail_limit::MailPurpose>);
 
 fn find(
     connection: &Connection,

@@ -3,7 +3,7 @@
 //! WAL with `synchronous=FULL`, and `fullfsync` for macOS: what was acknowledged survives a power cut. One process has
 //! the file at a time, so at start every lease is an orphan of the process before.
 
-mod archiving;
+mod archive_outbox;
 mod audit;
 mod backlog;
 mod browser_sessions;
@@ -15,16 +15,15 @@ mod dead;
 mod erase;
 mod event_types;
 pub(crate) mod export;
-mod figures;
 mod file;
-mod gates;
 mod history;
 mod lanes;
 mod listing;
 mod log;
 mod mail_addresses;
+mod maintenance;
 mod nodes;
-mod notices;
+mod notifications;
 mod operations;
 mod prune;
 mod publish;
@@ -32,13 +31,14 @@ mod readers;
 mod record;
 mod redrive;
 mod result_slot;
+mod runtime_state;
+mod scan;
 mod schema;
+mod statistics;
 mod tenancy;
 mod tickets;
 mod transaction;
-mod unsubscribed;
-mod upkeep;
-mod walk;
+mod unsubscriptions;
 mod webhooks;
 mod writer;
 
@@ -53,7 +53,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use redrive_core::{TenantId, vault::Vault};
+use redrive_core::{TenantId, security::vault::Vault};
 use rusqlite::Connection;
 
 use self::{
@@ -75,13 +75,13 @@ pub fn hot_statements() -> &'static [&'static str] {
 pub fn bounded_statements() -> Vec<&'static str> {
     [
         &tickets::BOUNDED[..],
-        &gates::BOUNDED,
+        &runtime_state::BOUNDED,
         &backlog::BOUNDED,
-        &figures::BOUNDED,
+        &statistics::BOUNDED,
         &dead::BOUNDED,
         &prune::BOUNDED,
         &erase::BOUNDED,
-        &notices::BOUNDED,
+        &notifications::BOUNDED,
         &mail_addresses::BOUNDED,
     ]
     .concat()

@@ -2,16 +2,15 @@
 
 use redrive_core::{
     DeliveryId, DeliveryStatus, EventId, FailureCategory, OperationId, TenantId, Time, WebhookId,
-    operation::OperationState,
+    delivery::bulk_operation::OperationState,
 };
 use rusqlite::{OptionalExtension, Row, Transaction, named_params, types::Type};
 
 use super::{
     Sqlite,
     convert::{Col, get, get_opt},
-    redrive,
+    redrive, scan,
     transaction::WriteTransaction,
-    walk,
 };
 use crate::{
     Answer, Cancelled, Epoch, EventHead, Operation, OperationStep, Operations, PageRequest, Redriven,
@@ -229,7 +228,7 @@ impl Operations for Sqlite {
     }
 
     fn walk_deliveries(&self, tenant: TenantId, walk: Walk) -> Answer<'_, Walked> {
-        self.read(move |connection| walk::deliveries(connection, &tenant, &walk))
+        self.read(move |connection| scan::deliveries(connection, &tenant, &walk))
     }
 
     fn walk_events(
@@ -240,7 +239,7 @@ impl Operations for Sqlite {
         after: Option<EventId>,
         limit: usize,
     ) -> Answer<'_, Vec<EventHead>> {
-        self.read(move |connection| walk::events(connection, &tenant, (from, to), after, limit))
+        self.read(move |connection| scan::events(connection, &tenant, (from, to), after, limit))
     }
 
     fn forget_operations(&self, before: Time, limit: usize) -> Answer<'_, usize> {

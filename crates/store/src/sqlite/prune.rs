@@ -1,11 +1,13 @@
 //! Forgetting what is old. What to forget is looked up by a reader; the writer takes it away in short transactions,
 //! and looks once more whether it is over.
 
-use redrive_core::{DeliveryId, DeliveryStatus, EventId, TenantId, Time, WebhookId, id, tenant::TenantRules};
+use redrive_core::{
+    DeliveryId, DeliveryStatus, EventId, TenantId, Time, WebhookId, id, tenancy::TenantRules,
+};
 use rusqlite::{Connection, OptionalExtension, Transaction};
 
 use super::{
-    Sqlite, archiving,
+    Sqlite, archive_outbox,
     convert::{Col, get},
     history,
     webhooks::from_json,
@@ -277,7 +279,7 @@ impl<'a> Going<'a> {
         if let Some(packing) = &mut self.packing
             && let Some(stored) = history::find_event(self.transaction, tenant, event)?
         {
-            packing.event(&stored).map_err(archiving::not_packed)?;
+            packing.event(&stored).map_err(archive_outbox::not_packed)?;
         }
         self.left.events += self
             .transaction
@@ -290,7 +292,7 @@ impl<'a> Going<'a> {
         if let Some(packing) = &mut self.packing
             && let Some((stored, attempts)) = history::find_history(self.transaction, delivery)?
         {
-            packing.delivery(&stored, &attempts).map_err(archiving::not_packed)?;
+            packing.delivery(&stored, &attempts).map_err(archive_outbox::not_packed)?;
         }
         let (transaction, key) = (self.transaction, [Col(delivery)]);
         self.left.attempts +=
@@ -304,7 +306,7 @@ impl<'a> Going<'a> {
     /// Puts what was taken where the archive finds it.
     fn finish(self) -> rusqlite::Result<Left> {
         if let Some(packing) = self.packing {
-            archiving::keep(self.transaction, packing)?;
+            archive_outbox::keep(self.transaction, packing)?;
         }
         Ok(self.left)
     }

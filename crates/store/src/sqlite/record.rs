@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use redrive_core::{
     DeliveryId, DeliveryStatus, WebhookId,
-    lane::Lane,
-    notice::{Cause, Kind},
+    delivery::lane::Lane,
+    notification::{Cause, Kind},
     webhook::WebhookState,
 };
 use rusqlite::{OptionalExtension, Transaction};
@@ -14,8 +14,8 @@ use rusqlite::{OptionalExtension, Transaction};
 use super::{
     Sqlite,
     convert::{Col, get},
-    gates,
     lanes::{self, Place, Rescued},
+    runtime_state,
     transaction::WriteTransaction,
     webhooks,
 };
@@ -72,7 +72,7 @@ pub(super) fn apply<'a>(
             lanes::let_next_go(transaction, lease.webhook, &lease.lane)?;
         }
     }
-    told.extend(gates::take_effect(transaction, outcome)?);
+    told.extend(runtime_state::take_effect(transaction, outcome)?);
     let config_version = match &outcome.disable {
         Some(disable) => disable_webhook(transaction, outcome, disable)?,
         None => None,

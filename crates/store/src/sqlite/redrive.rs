@@ -2,8 +2,8 @@
 
 use redrive_core::{
     DeliveryId, DeliveryStatus, EventId, TenantId, Time, WebhookId,
+    delivery::lane::{Lane, Priority},
     event::PayloadFormat,
-    lane::{Lane, Priority},
 };
 use rusqlite::{OptionalExtension, Transaction};
 

@@ -2,8 +2,8 @@
 
 use redrive_core::{
     TenantId, Time, WebhookId,
-    notice::Cause,
-    vault::{HEAD, MasterKeyId, key_of_head},
+    notification::Cause,
+    security::vault::{HEAD, MasterKeyId, key_of_head},
     webhook::{Webhook, WebhookState},
 };
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, types::FromSqlError};
@@ -12,7 +12,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{
     Sqlite, changes,
     convert::{Col, get},
-    gates, lanes, notices, redrive,
+    lanes, notifications, redrive, runtime_state,
     transaction::WriteTransaction,
 };
 use crate::{
@@ -51,7 +51,7 @@ impl Webhooks for Sqlite {
             }
             Ok(match store(transaction, &webhook)? {
                 Some(version) => {
-                    notices::note(transaction, &cause)?;
+                    notifications::note(transaction, &cause)?;
                     Changed::Done { version }
                 }
                 None => Changed::Missing,
@@ -226,7 +226,7 @@ fn sweep(
     let finished = swept.len() < limit;
     if finished {
         transaction.execute("UPDATE webhooks SET sweeping = 0 WHERE id = ?", [Col(webhook)])?;
-        gates::forget(transaction, webhook)?;
+        runtime_state::forget(transaction, webhook)?;
     }
     Ok(Step { moved: swept.len(), finished })
 }
@@ -266,7 +266,7 @@ pub(super) fn store(transaction: &WriteTransaction<'_>, sealed: &Sealed) -> rusq
         .query_row([webhook.tenant.as_str()], |row| row.get(0))
         .optional()?;
     let Some(version) = version else { return Ok(None) };
-    gates::forgive(transaction, webhook)?;
+    runtime_state::forgive(transaction, webhook)?;
     transaction
         .prepare_cached(&format!(
             "INSERT OR REPLACE INTO webhooks ({COLUMNS}, deleted, sweeping, expires_at, managed_by_operator)
@@ -286,7 +286,7 @@ pub(super) fn store(transaction: &WriteTransaction<'_>, sealed: &Sealed) -> rusq
             webhook.due_at().map(Col),
             webhook.spec.is_operator_managed(),
         ))?;
-    gates::pause(transaction, webhook)?;
+    runtime_state::pause(transaction, webhook)?;
     changes::tell(transaction, &Change::Webhook(webhook.tenant.clone(), webhook.id))?;
     Ok(Some(version))
 }

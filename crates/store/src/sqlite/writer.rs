@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use super::{
     Options, claim,
     log::Log,
-    notices, publish,
+    notifications, publish,
     readers::Gate,
     record,
     transaction::{Database, WriteError, WriteTransaction, in_transaction, store_error},
@@ -323,7 +323,7 @@ fn commit_slice(database: &mut Database, slice: &[Write]) -> Result<Vec<Written>
             });
         }
         published.finish()?;
-        notices::note(transaction, told)?;
+        notifications::note(transaction, told)?;
         Ok(written)
     };
     in_transaction(database, apply).map_err(|error| match error {

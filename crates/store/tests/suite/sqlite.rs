@@ -10,8 +10,8 @@ use std::{
 
 use bytes::Bytes;
 use redrive_core::{
-    confidential::{EndpointAuth, Hidden},
     event::Event,
+    webhook::confidential::{EndpointAuth, Hidden},
 };
 use redrive_store::{
     Birth, Disable, Erased, NewEvent, Next, Old, OpenError, Outcome, Published, Recorded, Store, StoreError,

@@ -2,7 +2,7 @@
 //! processes, free ports, the user who runs them, certificates.
 
 mod certificates;
-mod keeper;
+mod process_guard;
 mod shared;
 
 use std::{
@@ -17,7 +17,7 @@ use std::{
 
 pub(crate) use self::{
     certificates::make_certificates,
-    keeper::{Keeper, Server},
+    process_guard::{Keeper, Server},
     shared::{Sharing, share},
 };
 

@@ -12,7 +12,7 @@ use std::{
 };
 
 use redrive_testkit::{Api, MovableClock, Postgres, Receiver, Redrive, Reply, Setup};
-use redrive_tests::{delivery_is, delivery_of, fleet::node, id, text};
+use redrive_tests::{cluster::node, delivery_is, delivery_of, id, text};
 use serde_json::{Value, json};
 
 const HOUR: i64 = 3600;

@@ -10,12 +10,12 @@ async fn on_a_fresh_server(story: &str) {
 
 #[tokio::test]
 async fn what_goes_wrong_in_a_browser_is_noticed() {
-    on_a_fresh_server("noticed").await;
+    on_a_fresh_server("harness_self_test").await;
 }
 
 #[tokio::test]
 async fn whoever_has_a_key_gets_in_and_out_again() {
-    on_a_fresh_server("doors").await;
+    on_a_fresh_server("login").await;
 }
 
 #[tokio::test]
@@ -25,12 +25,12 @@ async fn a_page_stays_true_while_it_is_looked_at() {
 
 #[tokio::test]
 async fn pages_can_be_read_without_scripts() {
-    on_a_fresh_server("without_scripts").await;
+    on_a_fresh_server("no_javascript").await;
 }
 
 #[tokio::test]
 async fn text_of_others_stays_text() {
-    on_a_fresh_server("inert").await;
+    on_a_fresh_server("untrusted_text").await;
 }
 
 #[tokio::test]
@@ -68,6 +68,6 @@ mod extended {
 
     #[tokio::test]
     async fn everybody_can_use_every_page_in_both_themes_and_on_a_phone() {
-        on_a_fresh_server("looks").await;
+        on_a_fresh_server("accessibility").await;
     }
 }

@@ -13,9 +13,9 @@ use std::{
 
 use redrive_testkit::{Answer, Api, Arrival, Receiver, Redrive, Reply, Setup};
 use redrive_tests::{
-    attempts_of, entries,
-    fleet::{all_over, duplicates},
-    id, text,
+    attempts_of,
+    cluster::{all_over, duplicates},
+    entries, id, text,
 };
 use serde_json::{Value, json};
 use tokio::{sync::watch, task::JoinSet};

@@ -2,7 +2,7 @@
 //! out. What is allowed is reached, so that a canary means something.
 
 use redrive_testkit::{Canary, Dns, Receiver, Redrive, Reply};
-use redrive_tests::ways::{
+use redrive_tests::egress_paths::{
     Called, Way, is_not_reached, is_reached, is_refused, is_unknown_name, port_of, production, register,
 };
 

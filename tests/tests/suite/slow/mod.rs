@@ -1,23 +1,23 @@
 //! Suites that wait, kill and restart.
 
+mod authorization;
 mod browser;
 mod bulk;
 mod cloudevents;
+mod cluster;
 mod cost;
 mod crash;
 mod durability;
-mod fleet;
 mod guard;
-mod guard_names;
+mod guard_dns;
 mod history;
 mod hostile;
-mod keeping;
 mod mail;
-mod matrix;
 mod metrics;
-mod notices;
+mod notifications;
 mod quickstart;
 mod redis;
+mod retention;
 mod retry_timing;
 mod secrets;
 mod signature;

@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
-use redrive_core::vault::MasterKey;
+use redrive_core::security::vault::MasterKey;
 use redrive_testkit::{Api, Collector, Postgres, Receiver, Redrive, Reply, Setup, python_with};
 use redrive_tests::{entries, event_is, id, text};
 use serde_json::{Value, json};

@@ -17,7 +17,7 @@ use std::{
 use parking_lot::Mutex;
 use redrive_testkit::{Api, Arrival, Database, Postgres, Proxy, Receiver, Redrive, Reply, Setup};
 use redrive_tests::{
-    fleet::{LEASE, node},
+    cluster::{LEASE, node},
     id, text,
 };
 use serde_json::{Value, json};

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use redrive_testkit::{Postgres, RabbitMq, Receiver, Redrive, Reply, Setup};
-use redrive_tests::fleet::{LEASE, Load, all_over, assert_no_loss, duplicates, node};
+use redrive_tests::cluster::{LEASE, Load, all_over, assert_no_loss, duplicates, node};
 use serde_json::json;
 
 const GONE: &str = "no longer; ready work goes through the store until it does";

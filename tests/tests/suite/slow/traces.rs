@@ -6,7 +6,7 @@ use std::{
 };
 
 use redrive_testkit::{Api, Collector, Gate, Postgres, Receiver, Redrive, Reply, Seen, Setup};
-use redrive_tests::{attempts_of, delivery_is, delivery_of, event_is, fleet::node, id, text};
+use redrive_tests::{attempts_of, cluster::node, delivery_is, delivery_of, event_is, id, text};
 use serde_json::{Value, json};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";

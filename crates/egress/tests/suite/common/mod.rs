@@ -11,7 +11,9 @@ use std::{
 
 use bytes::Bytes;
 use http::HeaderMap;
-use redrive_core::{address::AddressRules, outcome::SendFailure, reach::ReachRules};
+use redrive_core::{
+    delivery::response::SendFailure, security::address::AddressRules, security::egress_rules::ReachRules,
+};
 use redrive_egress::{Answered, Client, Config, Exchange, Failed, Outbound, Target};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},

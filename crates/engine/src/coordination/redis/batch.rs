@@ -4,8 +4,8 @@ use std::{collections::HashMap, sync::Arc};
 
 use redrive_core::{
     FailureCategory, Time, WebhookId,
-    breaker::{Call, SavedCircuit, Transition},
-    gate::{Scope, WaitingOn},
+    dispatch::gate::{Scope, WaitingOn},
+    protection::breaker::{Call, SavedCircuit, Transition},
 };
 use tokio::sync::oneshot;
 

@@ -20,7 +20,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use redrive_core::{EventId, Time, WebhookId, breaker::Call, limiter::RateLimit};
+use redrive_core::{EventId, Time, WebhookId, protection::breaker::Call, protection::limiter::RateLimit};
 use tokio::sync::{Notify, oneshot};
 
 pub(crate) use self::{

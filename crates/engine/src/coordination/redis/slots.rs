@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use redrive_core::{WebhookId, share::fair_part};
+use redrive_core::{WebhookId, cluster::limit_share::fair_part};
 
 use crate::{clock::ticks, ids::ById};
 

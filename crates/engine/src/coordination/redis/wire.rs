@@ -2,8 +2,8 @@
 
 use redrive_core::{
     EventId, FailureCategory, Time, WebhookId,
-    breaker::{BreakerPolicy, CircuitState, Counts, Forced, SavedCircuit},
-    limiter::RateLimit,
+    protection::breaker::{BreakerPolicy, CircuitState, Counts, Forced, SavedCircuit},
+    protection::limiter::RateLimit,
 };
 use serde::{Deserialize, Serialize};
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use prometheus_client::metrics::gauge::Gauge;
-use redrive_core::backoff::Backoff;
+use redrive_core::maintenance::backoff::Backoff;
 use tokio_util::sync::CancellationToken;
 
 use super::{Office, topology};

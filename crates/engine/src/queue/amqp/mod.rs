@@ -5,9 +5,9 @@
 //! delivery whose ticket nobody takes is claimed from there when the moment is over, and while there is no broker
 //! nothing has to wait for that moment.
 
-mod issue;
+mod consumer;
 mod link;
-mod take;
+mod publisher;
 mod topology;
 
 use std::sync::{Arc, atomic::AtomicU64};
@@ -18,11 +18,11 @@ use prometheus_client::{
     registry::Registry,
 };
 #[cfg(doc)]
-use redrive_core::ticket::GRACE;
-use redrive_core::{lane::Lane, webhook::WebhookState};
+use redrive_core::cluster::ticket::GRACE;
+use redrive_core::{delivery::lane::Lane, webhook::WebhookState};
 
-pub(crate) use self::issue::Issue;
-use self::{issue::Issuing, topology::Topology};
+pub(crate) use self::publisher::Issue;
+use self::{publisher::Issuing, topology::Topology};
 use crate::{Engine, Inner, amqp::Broker, registry::Hook};
 
 /// What the operator decides about tickets.

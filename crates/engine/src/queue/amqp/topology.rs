@@ -7,7 +7,7 @@ use lapin::{
     options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions},
     types::{AMQPValue, FieldTable, ShortString},
 };
-use redrive_core::lane::Priority;
+use redrive_core::delivery::lane::Priority;
 
 /// Messages in one queue at the most; the broker refuses more, which are then left to the store.
 const MAX_LENGTH: i32 = 100_000;

@@ -1,14 +1,14 @@
 //! Nodes that take events and nodes that send them, with a broker between them or without.
 
-use redrive_core::{DeliveryId, Role, lane::Priority, ticket::Ticket};
+use redrive_core::{DeliveryId, Role, cluster::ticket::Ticket, delivery::lane::Priority};
 use redrive_engine::{
     Draft, Settings, Tickets,
     amqp::{Address, Broker},
 };
 
 use crate::{
-    many::{LEASE, named},
-    world::{World, draft},
+    cluster_harness::{LEASE, named},
+    harness::{World, draft},
 };
 
 /// The names of all that the tests declare begin with this.

@@ -9,9 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::many::named;
-use crate::world::{START, World, draft, start};
-use redrive_core::{DeliveryStatus, EventId, TenantId, lane::Ordering};
+use crate::cluster_harness::named;
+use crate::harness::{START, World, draft, start};
+use redrive_core::{DeliveryStatus, EventId, TenantId, delivery::lane::Ordering};
 use redrive_engine::{Settings, clock::Clock};
 use redrive_store::{EventFilter, PageRequest, postgres};
 use redrive_testkit::{Postgres, Proxy, Receiver};

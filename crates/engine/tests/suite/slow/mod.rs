@@ -1,9 +1,9 @@
 //! Suites that wait, kill and restart.
 
-mod crowd;
+mod cluster;
+mod cluster_chaos;
+mod cluster_limits;
 mod failover;
-mod fleet;
-mod notices;
+mod notifications;
 mod queue;
 mod tickets;
-mod together;

@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use crate::broker::{node, urgent};
-use crate::many::{Fleet, On, holding, workers};
-use crate::world::{START, World, all_are, numbers};
+use crate::cluster_harness::{Fleet, On, holding, workers};
+use crate::harness::{START, World, all_are, numbers};
 use redrive_core::{
     DeliveryStatus, Role, TenantId,
-    lane::{Ordering, Priority},
-    tenant::TenantRules,
+    delivery::lane::{Ordering, Priority},
+    tenancy::TenantRules,
 };
 use redrive_engine::Settings;
 use redrive_store::Tenant;
@@ -165,7 +165,7 @@ async fn nothing_is_lost_when_a_worker_is_drained(way: Way) {
     };
     tokio::join!(publishing, draining);
     // What was under way to it when it left may wait for the store.
-    api.clock.advance(redrive_core::ticket::GRACE);
+    api.clock.advance(redrive_core::cluster::ticket::GRACE);
     api.until("all are delivered", all_are(DeliveryStatus::Delivered, 200)).await;
     assert_eq!(receiver.count(), 200, "none was sent twice");
     nodes[1].assert_settled().await;
@@ -184,7 +184,7 @@ async fn nothing_is_lost_when_a_worker_dies(way: Way) {
     receiver.wait_for(20).await;
     doomed.kill();
     api.publish(150..200).await;
-    api.clock.advance(redrive_core::ticket::GRACE);
+    api.clock.advance(redrive_core::cluster::ticket::GRACE);
     api.until("all are delivered", all_are(DeliveryStatus::Delivered, 200)).await;
     assert!(receiver.count() <= 200 + 4, "only what was under way may come twice: {}", receiver.count());
     other.assert_settled().await;
@@ -201,7 +201,7 @@ async fn a_webhook_that_is_slow_leaves_room_for_the_others(way: Way) {
     assert!(slow.count() <= 1);
     gate.open();
     // More than a lane holds waits in the store, whoever tells of it.
-    api.clock.advance(redrive_core::ticket::GRACE);
+    api.clock.advance(redrive_core::cluster::ticket::GRACE);
     api.until("all are delivered", all_are(DeliveryStatus::Delivered, 600)).await;
     assert_eq!((slow.count(), quick.count()), (300, 300), "{} {}", slow_hook.id, quick_hook.id);
     nodes[0].assert_settled().await;

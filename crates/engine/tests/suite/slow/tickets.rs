@@ -4,10 +4,10 @@
 use std::time::{Duration, Instant};
 
 use crate::broker::{NAMESPACE, REJECTED, node, queue, tickets};
-use crate::many;
-use crate::many::{Fleet, On, workers};
-use crate::world::{World, all_are, broken};
-use redrive_core::{DeliveryStatus, Role, TenantId, lane::Priority, ticket::GRACE};
+use crate::cluster_harness;
+use crate::cluster_harness::{Fleet, On, workers};
+use crate::harness::{World, all_are, broken};
+use redrive_core::{DeliveryStatus, Role, TenantId, cluster::ticket::GRACE, delivery::lane::Priority};
 use redrive_engine::Settings;
 use redrive_testkit::{Proxy, RabbitMq, Receiver, Reply};
 
@@ -330,7 +330,7 @@ async fn a_node_starts_without_its_broker_and_uses_it_when_it_is_there() {
     let fleet = Fleet::on(On::Postgres).await;
     let api = fleet.node(node("api", Role::Api, Some(&broker.url()))).await;
     let worker = fleet.node(node("worker", Role::Worker, Some(&broker.url()))).await;
-    many::a_beat().await;
+    cluster_harness::a_beat().await;
     let receiver = Receiver::start().await;
     api.hook(&receiver.url(), |_| {}).await;
     api.publish(0..20).await;

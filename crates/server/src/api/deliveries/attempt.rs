@@ -1,8 +1,8 @@
 //! Attempts as people see them, with the times between them for which a circuit held the delivery back.
 
 use redrive_core::{
-    AttemptId, DeliveryId, EventId, FailureCategory, Time, WebhookId, breaker::CircuitState, event::Event,
-    hops,
+    AttemptId, DeliveryId, EventId, FailureCategory, Time, WebhookId, event::Event, event::hops,
+    protection::breaker::CircuitState,
 };
 use redrive_engine::Settings;
 use redrive_store::{Delivery, StoredAttempt};

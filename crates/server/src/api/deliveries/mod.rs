@@ -9,7 +9,7 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use redrive_core::{DeliveryId, EventId, WebhookId, lane::Priority};
+use redrive_core::{DeliveryId, EventId, WebhookId, delivery::lane::Priority};
 use redrive_store::{DeliveryCursor, DeliveryFilter};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

@@ -2,7 +2,7 @@
 
 use redrive_core::{
     DeadReason, DeliveryId, DeliveryStatus, EventId, FailureCategory, TenantId, Time, WebhookId,
-    gate::WaitingOn, lane::Priority, recovery::Recovery,
+    delivery::lane::Priority, delivery::recovery::Recovery, dispatch::gate::WaitingOn,
 };
 use serde::Serialize;
 use utoipa::ToSchema;

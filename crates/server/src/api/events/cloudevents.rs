@@ -6,8 +6,8 @@ use axum::http::{HeaderMap, StatusCode, header};
 use bytes::Bytes;
 use redrive_core::{
     Invalid, TenantId,
-    cloudevents::{self, BATCH, HEADER_PREFIX, Incoming, STRUCTURED},
-    lane::Priority,
+    delivery::lane::Priority,
+    event::cloudevents::{self, BATCH, HEADER_PREFIX, Incoming, STRUCTURED},
 };
 use redrive_engine::Draft;
 use serde::Serialize;

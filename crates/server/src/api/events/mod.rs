@@ -10,7 +10,7 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use redrive_core::{EventId, Invalid, TenantId, Time, WebhookId, lane::Priority};
+use redrive_core::{EventId, Invalid, TenantId, Time, WebhookId, delivery::lane::Priority};
 use redrive_engine::ReplayTo;
 use redrive_store::{EventFilter, StoredEvent};
 use serde::{Deserialize, Serialize};

@@ -16,9 +16,10 @@ use axum::{
 };
 use bytes::Bytes;
 use redrive_core::{
-    EventId, Invalid, TenantId, Time, hops,
-    json_nesting::{MAX_PAYLOAD_NESTING, is_nested_deeper},
-    lane::Priority,
+    EventId, Invalid, TenantId, Time,
+    delivery::lane::Priority,
+    event::hops,
+    event::json_nesting::{MAX_PAYLOAD_NESTING, is_nested_deeper},
 };
 use redrive_engine::{BatchProgress, Draft, MAX_INLINE_WORK, Receipt};
 use serde::{Deserialize, Serialize};

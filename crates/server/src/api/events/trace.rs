@@ -1,7 +1,7 @@
 //! The trace of whoever publishes, from the headers of W3C Trace Context. What cannot be used is ignored.
 
 use axum::http::HeaderMap;
-use redrive_core::trace::Trace;
+use redrive_core::event::trace::Trace;
 
 /// The publisher's trace. Nobody can be in two: with more than one `traceparent` there is none.
 pub(super) fn of(headers: &HeaderMap) -> Option<Box<Trace>> {

@@ -2,8 +2,8 @@
 
 use redrive_core::{
     DeadReason, DeliveryStatus, FailureCategory, Invalid, Time, WebhookId,
-    lane::Priority,
-    operation::{MAX_RATE, Selection},
+    delivery::bulk_operation::{MAX_RATE, Selection},
+    delivery::lane::Priority,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};

@@ -10,7 +10,7 @@ use axum::{
 };
 use redrive_core::{
     Invalid, OperationId, WebhookId,
-    operation::{Among, OperationKind, OperationState, Turn},
+    delivery::bulk_operation::{Among, OperationKind, OperationState, Turn},
 };
 use redrive_store::OperationOrder;
 use serde::Serialize;

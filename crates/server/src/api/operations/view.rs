@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use redrive_core::{
     OperationId, TenantId, Time,
-    lane::Priority,
-    operation::{OperationKind, OperationState, eta},
+    delivery::bulk_operation::{OperationKind, OperationState, eta},
+    delivery::lane::Priority,
 };
 use redrive_store::Operation;
 use serde::Serialize;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::extract::State;
 use redrive_core::{
     Invalid, Time, WebhookId,
-    breaker::{CircuitView as Circuit, Counts, Forced},
+    protection::breaker::{CircuitView as Circuit, Counts, Forced},
 };
 use redrive_engine::CircuitAction;
 use redrive_store::Period;

@@ -3,7 +3,7 @@
 use axum::extract::State;
 use redrive_core::{
     WebhookId,
-    filter::{self, Filter, Payload, Verdict},
+    routing::filter::{self, Filter, Payload, Verdict},
 };
 use redrive_engine::MAX_INLINE_WORK;
 use serde::{Deserialize, Serialize};

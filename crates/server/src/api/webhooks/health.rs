@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use axum::extract::State;
-use redrive_core::{FailureCategory, Time, WebhookId, gate::WaitingOn, health::Rollup};
+use redrive_core::{FailureCategory, Time, WebhookId, dispatch::gate::WaitingOn, statistics::rollup::Rollup};
 use redrive_engine::Waiting;
 use serde::Serialize;
 use utoipa::ToSchema;

@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use redrive_core::{
     Invalid, Time,
-    breaker::BreakerConfig,
-    confidential::{EndpointAuth, Hidden},
+    delivery::lane::Ordering,
+    delivery::retry::RetryConfig,
     event::PayloadFormat,
-    event_type::Pattern,
-    filter::Filter,
-    lane::Ordering,
-    limiter::RateLimit,
-    retry::RetryConfig,
-    signature::SignatureConfig,
+    event::event_type::Pattern,
+    protection::breaker::BreakerConfig,
+    protection::limiter::RateLimit,
+    routing::filter::Filter,
+    security::signature::SignatureConfig,
+    webhook::confidential::{EndpointAuth, Hidden},
     webhook::{ManagedBy, Owner, SuppliedCredentials, WebhookSpec, WebhookState},
 };
 use serde::{Deserialize, Serialize};

@@ -4,7 +4,7 @@ mod circuit;
 mod filter;
 mod health;
 mod input;
-mod switch;
+mod state;
 mod view;
 
 use axum::{
@@ -15,8 +15,8 @@ use axum::{
 use bytes::Bytes;
 use redrive_core::{
     Invalid, TenantId, WebhookId,
-    notice::preferences::same_address,
-    signature::Secret,
+    notification::preferences::same_address,
+    security::signature::Secret,
     time::Span,
     webhook::{Webhook, WebhookState},
 };
@@ -47,11 +47,11 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(rotate_secret))
         .routes(routes!(test))
         .routes(routes!(filter::try_filter))
-        .routes(routes!(switch::pause))
-        .routes(routes!(switch::resume))
-        .routes(routes!(switch::enable))
-        .routes(routes!(switch::disable))
-        .routes(routes!(switch::verify))
+        .routes(routes!(state::pause))
+        .routes(routes!(state::resume))
+        .routes(routes!(state::enable))
+        .routes(routes!(state::disable))
+        .routes(routes!(state::verify))
         .routes(routes!(circuit::act))
         .routes(routes!(health::get))
 }

@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 
 use redrive_core::{
     TenantId, Time, WebhookId,
-    breaker::BreakerConfig,
-    caps::EffectiveLimits,
-    confidential::EndpointAuth,
+    delivery::lane::Ordering,
+    delivery::retry::RetryConfig,
     event::PayloadFormat,
-    event_type::Pattern,
-    filter::Filter,
-    lane::Ordering,
-    limiter::RateLimit,
-    retry::RetryConfig,
-    signature::{LiveSecret, Scheme, SignatureConfig, rotation_due},
-    verification::Verification,
+    event::event_type::Pattern,
+    protection::breaker::BreakerConfig,
+    protection::limiter::RateLimit,
+    routing::filter::Filter,
+    security::signature::{LiveSecret, Scheme, SignatureConfig, rotation_due},
+    webhook::caps::EffectiveLimits,
+    webhook::confidential::EndpointAuth,
+    webhook::verification::Verification,
     webhook::{ManagedBy, Owner, Webhook, WebhookState},
 };
 use serde::Serialize;

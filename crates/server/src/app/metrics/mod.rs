@@ -3,8 +3,8 @@
 //! What is of the whole store is told by every node alike, and its help says so: over several nodes one takes the
 //! greatest, never the sum.
 
-mod counted;
 mod process;
+mod store_counts;
 
 use std::sync::{Arc, atomic::AtomicU64};
 
@@ -13,10 +13,10 @@ use prometheus_client::{
     metrics::{counter::ConstCounter, family::Family, gauge::Gauge, info::Info},
     registry::Registry,
 };
-use redrive_core::{breaker::CircuitState, lane::Priority};
+use redrive_core::{delivery::lane::Priority, protection::breaker::CircuitState};
 
-pub(super) use self::counted::Counting;
-use self::counted::{CROWDED, Counted};
+pub(super) use self::store_counts::Counting;
+use self::store_counts::{CROWDED, Counted};
 use super::App;
 
 /// A part of the whole, from 0 to 1.

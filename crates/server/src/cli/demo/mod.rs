@@ -2,10 +2,10 @@
 //!
 //! It reads no configuration and keeps its data apart: nothing of a real installation is ever touched by it.
 
+mod fixtures;
 mod folder;
 mod receivers;
 mod samples;
-mod scene;
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -16,7 +16,7 @@ use std::{
 
 use clap::{Args, value_parser};
 use futures_util::{StreamExt, stream};
-use redrive_core::{TenantId, lane::Priority};
+use redrive_core::{TenantId, delivery::lane::Priority};
 use redrive_engine::{Draft, clock};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -86,7 +86,7 @@ impl Demo {
 
     /// Starts the receivers, and makes the tenants, event types and webhooks that are not there yet.
     pub(super) async fn set_up(&self, app: &App, stop: &CancellationToken) -> Result<(), CliError> {
-        scene::set_up(app, &actor(), stop).await
+        fixtures::set_up(app, &actor(), stop).await
     }
 
     /// Publishes some events at once and more of them at its rate, until it is told to stop.

@@ -224,7 +224,7 @@ mod tests {
     use std::collections::HashSet;
 
     use proptest::prelude::*;
-    use redrive_core::schema::Schema;
+    use redrive_core::event::schema::Schema;
 
     use super::*;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redrive_core::Time;
 
-use crate::dashboard::words;
+use crate::dashboard::format;
 
 /// What the values of a chart are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,8 +19,8 @@ impl Unit {
     /// A value in full, as under the pointer.
     pub(super) fn exact(self, value: f64) -> String {
         match self {
-            Self::Count => words::number(value.round() as u64),
-            Self::Millis => words::millis(value),
+            Self::Count => format::number(value.round() as u64),
+            Self::Millis => format::millis(value),
         }
     }
 
@@ -33,7 +33,7 @@ impl Unit {
         match self {
             Self::Count if value >= 1e6 => short(value / 1e6, "M"),
             Self::Count if value >= 1e4 => short(value / 1e3, "k"),
-            Self::Count => words::number(value.round() as u64),
+            Self::Count => format::number(value.round() as u64),
             Self::Millis if value >= 1e3 => short(value / 1e3, " s"),
             Self::Millis => short(value, " ms"),
         }

@@ -6,7 +6,7 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
-use redrive_core::{DeliveryId, DeliveryStatus, gate::WaitingOn};
+use redrive_core::{DeliveryId, DeliveryStatus, dispatch::gate::WaitingOn};
 use redrive_store::StoredAttempt;
 use serde::Deserialize;
 
@@ -22,13 +22,11 @@ use crate::{
         deliveries::Seen,
     },
     dashboard::{
-        Shown,
-        hostile::{self, Sample, pretty},
-        names::Names,
-        outcomes,
+        Shown, format, outcome_text,
         page::{Asked, Failed, Frame, Html},
+        untrusted::{self, Sample, pretty},
         viewer::Looking,
-        words,
+        webhook_names::Names,
     },
 };
 

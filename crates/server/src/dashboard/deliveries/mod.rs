@@ -13,11 +13,10 @@ pub(super) use self::detail::{as_curl, detail};
 use super::{
     Shown,
     bulk::Bulk,
-    names::{Choices, Names},
-    outcomes,
+    format, outcome_text,
     page::{Asked, Failed, Frame, Html},
     viewer::Looking,
-    words,
+    webhook_names::{Choices, Names},
 };
 use crate::{
     api::{AppState, DeliveryQuery, ExportQuery, cursor_of, exported_deliveries},

@@ -7,8 +7,8 @@ use crate::{
     api::{HeaderView, header_views, request_headers},
     app::attempts::{Entry, History},
     dashboard::{
-        hostile::{Sample, sample, visible},
-        words,
+        format,
+        untrusted::{Sample, sample, visible},
     },
 };
 
@@ -120,9 +120,9 @@ fn tried(stored: &StoredAttempt, scale: u32) -> Tried {
     let parts = phases(&attempt.timings);
     let told: Vec<_> = parts.iter().map(|phase| format!("{} {}", phase.name, millis(phase.micros))).collect();
     let answer = match (attempt.http_status_code, attempt.failure_category) {
-        (Some(code), Some(category)) => format!("{code} · {}", words::category(category)),
+        (Some(code), Some(category)) => format!("{code} · {}", format::category(category)),
         (Some(code), None) => code.to_string(),
-        (None, Some(category)) => words::category(category),
+        (None, Some(category)) => format::category(category),
         (None, None) => "no answer".to_owned(),
     };
     Tried {
@@ -209,7 +209,7 @@ fn bars(phases: &[Phase], scale: u32) -> Vec<Bar> {
 }
 
 fn millis(micros: u32) -> String {
-    words::millis(f64::from(micros) / 1_000.0)
+    format::millis(f64::from(micros) / 1_000.0)
 }
 
 #[cfg(test)]

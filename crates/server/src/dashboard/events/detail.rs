@@ -18,12 +18,11 @@ use crate::{
     dashboard::{
         Shown,
         deliveries::of_event,
-        hostile::{self, pretty},
-        names::Names,
-        outcomes,
+        format, outcome_text,
         page::{Asked, Failed, Frame, Html},
+        untrusted::{self, pretty},
         viewer::Looking,
-        words,
+        webhook_names::Names,
     },
 };
 

@@ -8,10 +8,10 @@ use redrive_store::StoredEvent;
 
 pub(super) use self::detail::{detail, payload};
 use super::{
-    Shown, hostile,
+    Shown, format,
     page::{Asked, Failed, Frame, Html},
+    untrusted,
     viewer::Looking,
-    words,
 };
 use crate::api::{AppState, EventExportQuery, EventQuery, exported_events};
 

@@ -2,18 +2,18 @@
 
 use redrive_core::{
     Time,
-    confidential::EndpointAuth,
+    delivery::lane::Ordering,
+    delivery::retry::RetryOn,
     event::PayloadFormat,
-    lane::Ordering,
-    notice::Kind,
-    retry::RetryOn,
-    signature::{HeaderForm, Scheme},
+    notification::Kind,
+    security::signature::{HeaderForm, Scheme},
     time::Span,
     webhook::WebhookSpec,
+    webhook::confidential::EndpointAuth,
 };
 use serde::Serialize;
 
-use super::facts;
+use super::settings_text;
 
 /// What may be chosen from a list: its value, and what people read.
 pub(super) type Choices = Vec<(String, &'static str)>;
@@ -186,25 +186,25 @@ impl Fields {
             PayloadFormat::Cloudevents,
             PayloadFormat::CloudeventsBinary,
         ];
-        all.into_iter().map(|format| (name_of(format), facts::format(format))).collect()
+        all.into_iter().map(|format| (name_of(format), settings_text::format(format))).collect()
     }
 
     /// Which deliveries may wait for one another.
     pub(super) fn orderings(&self) -> Choices {
         let all = [Ordering::None, Ordering::PerEventType, Ordering::Strict];
-        all.into_iter().map(|ordering| (name_of(ordering), facts::ordering(ordering))).collect()
+        all.into_iter().map(|ordering| (name_of(ordering), settings_text::ordering(ordering))).collect()
     }
 
     /// How requests may be signed.
     pub(super) fn schemes(&self) -> Choices {
         let all = [Scheme::Standard, Scheme::StandardEd25519];
-        all.into_iter().map(|scheme| (name_of(scheme), facts::scheme(scheme))).collect()
+        all.into_iter().map(|scheme| (name_of(scheme), settings_text::scheme(scheme))).collect()
     }
 
     /// The forms of the second signature.
     pub(super) fn header_forms(&self) -> Choices {
         let all = [HeaderForm::Timestamped, HeaderForm::Sha256];
-        all.into_iter().map(|form| (name_of(form), facts::header_form(form))).collect()
+        all.into_iter().map(|form| (name_of(form), settings_text::header_form(form))).collect()
     }
 
     /// How an endpoint may want to be convinced.
@@ -246,7 +246,7 @@ impl Fields {
 
 #[cfg(test)]
 mod tests {
-    use redrive_core::confidential::Hidden;
+    use redrive_core::webhook::confidential::Hidden;
 
     use super::*;
 

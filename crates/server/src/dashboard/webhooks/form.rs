@@ -18,10 +18,9 @@ use crate::{
     },
     app::{AppError, Capability, Scope, TenantView, event_types::MOST},
     dashboard::{
-        Shown,
+        Shown, format,
         page::{Failed, Frame, Html, allowed},
         viewer::Looking,
-        words,
     },
 };
 

@@ -6,21 +6,20 @@ use askama::Template;
 use axum::extract::State;
 use redrive_core::{
     TenantId, WebhookId,
-    breaker::CircuitState,
+    protection::breaker::CircuitState,
     webhook::{Webhook, WebhookState},
 };
 use redrive_store::PageRequest;
 use serde::Deserialize;
 
-use super::say;
+use super::status_text;
 use crate::{
     api::{AppState, Paging},
-    app::{AppError, TenantView, glance::Glance},
+    app::{AppError, TenantView, webhook_summary::Glance},
     dashboard::{
-        Shown, overview,
+        Shown, format, overview,
         page::{Asked, Frame, Html},
         viewer::Looking,
-        words,
     },
 };
 
@@ -171,7 +170,7 @@ pub(in crate::dashboard) async fn list(
 
 #[cfg(test)]
 mod tests {
-    use redrive_core::{Time, event_type::Pattern, webhook::WebhookSpec};
+    use redrive_core::{Time, event::event_type::Pattern, webhook::WebhookSpec};
 
     use super::*;
 

@@ -4,18 +4,18 @@ use askama::Template;
 use axum::extract::State;
 use redrive_core::{
     Time,
-    health::Rollup,
-    signature::{LiveSecret, Scheme, rotation_due},
-    traffic::Range,
+    security::signature::{LiveSecret, Scheme, rotation_due},
+    statistics::rollup::Rollup,
+    statistics::traffic::Range,
     webhook::{Webhook, WebhookState},
 };
 use redrive_store::{DeliveryFilter, PageRequest};
 use serde::Deserialize;
 
 use super::{
-    drawn::{self, Drawn},
-    facts,
-    say::{self, Notice},
+    charts::{self, Drawn},
+    settings_text,
+    status_text::{self, Notice},
 };
 use crate::{
     api::AppState,
@@ -23,10 +23,9 @@ use crate::{
     dashboard::{
         Shown,
         chart::Svg,
-        overview,
+        format, overview,
         page::{Asked, Frame, Html},
         viewer::Looking,
-        words,
     },
 };
 
@@ -44,7 +43,7 @@ impl ShowQuery {
     /// The range asked for; the last hour if there is no such range.
     fn range(&self) -> Range {
         let asked = self.range.as_deref().and_then(Range::parse).unwrap_or_default();
-        if drawn::RANGES.contains(&asked) { asked } else { Range::default() }
+        if charts::RANGES.contains(&asked) { asked } else { Range::default() }
     }
 }
 
@@ -57,23 +56,23 @@ struct Window<'a> {
 impl Window<'_> {
     /// The time within which so many percent of the attempts ended.
     fn percentile(&self, percent: f64) -> String {
-        self.rollup.latencies.percentile(percent).map_or("–".to_owned(), words::millis)
+        self.rollup.latencies.percentile(percent).map_or("–".to_owned(), format::millis)
     }
 
     /// How many attempts were made.
     fn attempts(&self) -> String {
-        words::number(u64::from(self.rollup.attempts))
+        format::number(u64::from(self.rollup.attempts))
     }
 
     /// The share of attempts that succeeded.
     fn success_rate(&self) -> String {
-        self.rollup.success_rate().map_or("–".to_owned(), words::percent)
+        self.rollup.success_rate().map_or("–".to_owned(), format::percent)
     }
 
     /// In what way most of the others failed.
     fn mostly(&self) -> String {
         self.rollup.worst().map_or("–".to_owned(), |worst| {
-            format!("{} ({})", words::category(worst), self.rollup.by_category[worst as usize])
+            format!("{} ({})", format::category(worst), self.rollup.by_category[worst as usize])
         })
     }
 }
@@ -90,7 +89,7 @@ struct ShowPage {
     breaker: String,
     retry: String,
     schedule: Svg,
-    steps: Vec<drawn::Step>,
+    steps: Vec<charts::Step>,
     facts: Vec<(&'static str, String)>,
     filter: Option<String>,
     rotation_due: Option<Time>,
@@ -115,7 +114,7 @@ impl ShowPage {
 
     /// The ranges to choose from, with whether each is the one that is shown.
     fn ranges(&self) -> [(&'static str, bool); 3] {
-        drawn::RANGES.map(|range| (range.name(), range == self.asked.query.range()))
+        charts::RANGES.map(|range| (range.name(), range == self.asked.query.range()))
     }
 
     /// The colour of the share of successes.
@@ -157,7 +156,7 @@ impl ShowPage {
 /// What a webhook is called on its page.
 pub(super) fn name_of(webhook: &Webhook) -> String {
     let named = webhook.spec.description.as_deref().map(str::trim).filter(|text| !text.is_empty());
-    words::shortened(named.unwrap_or(&webhook.spec.url), 80)
+    format::shortened(named.unwrap_or(&webhook.spec.url), 80)
 }
 
 /// The page.
@@ -182,14 +181,14 @@ pub(in crate::dashboard) async fn show(
     Html::of(&ShowPage {
         frame: looking.frame("webhooks"),
         name: name_of(&webhook),
-        notices: say::notices(&webhook, &health, now),
-        drawn: drawn::traffic(&health.minutes, asked.query.range(), now),
-        circuit: drawn::open_times(&health.circuit.periods, now),
-        breaker: say::breaker(&breaker),
-        schedule: drawn::schedule(&retry),
-        steps: drawn::steps(&retry),
-        retry: say::retry(&retry),
-        facts: facts::facts(&webhook.spec, owner.map(|owner| owner.status)),
+        notices: status_text::notices(&webhook, &health, now),
+        drawn: charts::traffic(&health.minutes, asked.query.range(), now),
+        circuit: charts::open_times(&health.circuit.periods, now),
+        breaker: status_text::breaker(&breaker),
+        schedule: charts::schedule(&retry),
+        steps: charts::steps(&retry),
+        retry: status_text::retry(&retry),
+        facts: settings_text::facts(&webhook.spec, owner.map(|owner| owner.status)),
         rotation_due: rotation_due(&webhook.secrets, now),
         filter,
         recent,

@@ -1,7 +1,7 @@
 //! Every kind, in every language, as it is read.
 
 use proptest::prelude::*;
-use redrive_core::{DeliveryId, NoticeId, notice::Facts};
+use redrive_core::{DeliveryId, NoticeId, notification::Facts};
 
 use super::*;
 

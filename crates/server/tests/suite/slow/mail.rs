@@ -4,12 +4,12 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use redrive_core::{
     NoticeId, TenantId, Time, WebhookId,
-    notice::{
+    notification::{
         Facts, Kind, Notice,
         confirmation::ConfirmedBy,
         preferences::{Language, Notifications},
     },
-    tenant::TenantRules,
+    tenancy::TenantRules,
     webhook::{Owner, Webhook, WebhookSpec, WebhookState},
 };
 use redrive_engine::clock::Clock;

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use redrive_core::{EventId, Time, event::Event, lane::Priority};
+use redrive_core::{EventId, Time, delivery::lane::Priority, event::Event};
 
 use super::*;
 use crate::{Epoch, PublishOrder};

@@ -2,8 +2,8 @@
 
 // A test that meets an error has failed, and says so by panicking.
 
-mod full;
-mod picture;
+mod sample_data;
+mod snapshot;
 
 use std::{
     collections::BTreeSet,
@@ -44,7 +44,7 @@ impl Both {
     /// A source with everything in it.
     async fn full() -> Self {
         let both = Self::empty().await;
-        full::make(&both.path()).await;
+        sample_data::make(&both.path()).await;
         both
     }
 
@@ -100,16 +100,16 @@ impl Both {
         for dead in source.others(rescuer).await.unwrap() {
             assert!(source.rescue(dead, now, 1000).await.unwrap().finished);
         }
-        let (expected, found) = (picture::of(&source).await, picture::of(&target).await);
+        let (expected, found) = (snapshot::of(&source).await, snapshot::of(&target).await);
         for (expected, found) in expected.iter().zip(&found) {
             assert_eq!(expected, found);
         }
         assert_eq!(expected.len(), found.len());
         let elsewhere = tempfile::tempdir().unwrap();
-        let bench = full::bench_at(&elsewhere.path().join("bench.db")).await;
+        let bench = sample_data::bench_at(&elsewhere.path().join("bench.db")).await;
         let waiting = self.count("waiting").await as usize;
         let (expected, found) =
-            (picture::deliver_all(&source, &bench).await, picture::deliver_all(&target, &bench).await);
+            (snapshot::deliver_all(&source, &bench).await, snapshot::deliver_all(&target, &bench).await);
         assert_eq!(found.len(), waiting);
         for (expected, found) in expected.iter().zip(&found) {
             assert_eq!(expected, found);
@@ -152,7 +152,7 @@ async fn keys_and_sequences_go_on_where_they_were() {
     both.copy().await.unwrap();
     let target = Postgres::open(&both.to()).await.unwrap();
     let epoch = target.join(Default::default(), at(0)).await.unwrap();
-    let bench = full::bench_at(&both.folder.path().join("bench.db")).await;
+    let bench = sample_data::bench_at(&both.folder.path().join("bench.db")).await;
     let changes = {
         use redrive_store::{History, Webhooks};
         let last = target.list_events(bench.tenant.clone(), Default::default(), page(1000)).await.unwrap();
@@ -240,7 +240,7 @@ async fn a_file_may_be_moved_while_its_copy_is_unfinished() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_source_that_was_killed_is_read_with_its_log() {
     let both = Both::empty().await;
-    let bench = full::bench_at(&both.path()).await;
+    let bench = sample_data::bench_at(&both.path()).await;
     bench.waiting(at(0), at(0)).await;
     let left = tempfile::tempdir().unwrap();
     for name in ["redrive.db", "redrive.db-wal"] {
@@ -272,7 +272,7 @@ async fn an_unfinished_copy_of_another_source_is_left_alone() {
     let both = Both::full().await;
     assert!(!both.copy_some(20).await);
     let another = both.folder.path().join("another.db");
-    drop(full::bench_at(&another).await);
+    drop(sample_data::bench_at(&another).await);
     let error =
         copy(&sqlite::Options::at(&another).sealed_by(redrive_testkit::vault()), &both.to(), |_| {}).await;
     let error = refusal(error);

@@ -2,4 +2,4 @@
 
 mod copy;
 mod postgres;
-mod postgres_fleet;
+mod postgres_cluster;

@@ -1,11 +1,11 @@
 //! What operators see: a real Prometheus scrapes real servers, and every figure is compared with what was sent. The
 //! alert rules and the dashboard are judged by the same Prometheus, and by `promtool`.
 
-mod documents;
-mod fleet;
-mod one;
+mod alert_rules;
+mod cluster;
 mod outage;
-mod quick;
+mod scrape_time;
+mod single_node;
 
 use std::{
     collections::BTreeSet,

@@ -1,7 +1,7 @@
 //! What is away is told of, on a node that nobody uses at that moment, and what is back too.
 
 use redrive_testkit::{Postgres, Prometheus, RabbitMq, Redis, Redrive};
-use redrive_tests::fleet::node;
+use redrive_tests::cluster::node;
 
 use super::root;
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use redrive_testkit::{Postgres, Proxy, RabbitMq, Receiver, Redis, Redrive};
-use redrive_tests::fleet::{Load, all_over, assert_no_loss, duplicates, node};
+use redrive_tests::cluster::{Load, all_over, assert_no_loss, duplicates, node};
 use serde_json::{Value, json};
 
 use super::{most_within, shares, start, world};

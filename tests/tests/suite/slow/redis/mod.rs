@@ -1,9 +1,9 @@
 //! Three real nodes on one PostgreSQL and one Redis: limits, caps and circuits are exact over all of them, and Redis
 //! may vanish at any moment. Judged from outside.
 
-mod decided;
-mod exact;
 mod faults;
+mod forced_circuits;
+mod shared_limits;
 
 use std::{
     collections::BTreeSet,
@@ -14,7 +14,7 @@ use std::{
 use redrive_testkit::{Api, Arrival, Database, Postgres, Receiver, Redis, Redrive, Reply, Setup};
 use redrive_tests::{
     attempts_of,
-    fleet::{all_over, node},
+    cluster::{all_over, node},
     id,
 };
 use serde_json::{Value, json};

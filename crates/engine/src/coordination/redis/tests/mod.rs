@@ -1,21 +1,21 @@
 //! Nodes that share a Redis of their own, in a time that the tests tell.
 
-mod agree;
-mod together;
+mod equivalence;
+mod multi_node;
 
 use std::{cell::Cell, future::Future, time::Duration};
 
 use redrive_core::{
     TenantId,
-    tenant::DEFAULT_POOL,
+    tenancy::DEFAULT_POOL,
     webhook::{Webhook, WebhookSpec, WebhookState},
 };
 
 use super::*;
 use crate::{
+    limit_shares::Shares,
     registry::Registry,
     settings::{RedisSettings, Settings},
-    shares::Shares,
 };
 
 const START: i64 = 1_700_000_000_000;

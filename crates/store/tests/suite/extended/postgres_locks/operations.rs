@@ -4,19 +4,19 @@ use std::{sync::Arc, sync::atomic::Ordering::SeqCst, time::Duration};
 
 use redrive_core::{
     DeadReason, DeliveryId, KeyId, NoticeId, OperationId, TenantId, WebhookId,
-    breaker::{CircuitState, SavedCircuit},
-    clock_discipline::SetBack,
+    cluster::clock_discipline::SetBack,
+    delivery::bulk_operation::{Among, OperationKind, OperationState, Selection},
+    delivery::lane::{Lane, Priority},
     event::PayloadFormat,
-    health::Rollup,
-    lane::{Lane, Priority},
-    notice::{
+    notification::{
         Cause, Facts, Kind,
         confirmation::ConfirmedBy,
-        fold::Folds,
+        grouping::Folds,
         mail_limit::{MailPurpose, SendLimit},
     },
-    operation::{Among, OperationKind, OperationState, Selection},
-    tenant::TenantRules,
+    protection::breaker::{CircuitState, SavedCircuit},
+    statistics::rollup::Rollup,
+    tenancy::TenantRules,
     webhook::WebhookState,
 };
 use redrive_store::{

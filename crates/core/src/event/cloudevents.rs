@@ -1,0 +1,387 @@
+//! CloudEvents 1.0: what an event looks like as one, and what one that was published becomes.
+//!
+//! Over HTTP an event is either all in the body (structured) or its payload in the body and the rest in headers
+//! (binary). See the specification's JSON format and HTTP binding.
+
+use std::{collections::BTreeMap, fmt::Write, io::Write as _};
+
+use bytes::Bytes;
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    event::trace::Trace,
+    event::{Event, MAX_IDEMPOTENCY_KEY, MAX_NAME},
+    field_error::{Invalid, plain_text},
+    time::Time,
+};
+
+/// The content type of one event in structured mode.
+pub const STRUCTURED: &str = "application/cloudevents+json";
+/// The content type of several.
+pub const BATCH: &str = "application/cloudevents-batch+json";
+/// What the names of headers begin with in binary mode.
+pub const HEADER_PREFIX: &str = "ce-";
+/// The version of the specification.
+pub const VERSION: &str = "1.0";
+/// Where an event came from whose publisher did not say.
+const NO_SOURCE: &str = "urn:redrive";
+/// The longest name of an extension, and what it is made of.
+const MAX_EXTENSION: usize = 20;
+
+/// The body in structured mode: the payload in it byte for byte.
+pub(crate) fn structured(event: &Event) -> Bytes {
+    let mut body = Vec::with_capacity(event.data.len() + event.event_type.len() + 240);
+    let mut gap = '{';
+    for (name, value) in attributes(event) {
+        let member = write!(body, r#"{gap}"{name}":{}"#, Value::from(value));
+        debug_assert!(member.is_ok(), "writing to memory does not fail");
+        gap = ',';
+    }
+    body.extend_from_slice(br#","datacontenttype":"application/json","data":"#);
+    body.extend_from_slice(&event.data);
+    body.push(b'}');
+    Bytes::from(body)
+}
+
+/// The headers in binary mode, beside the content type.
+pub fn headers(event: &Event) -> Vec<(String, String)> {
+    let header = |(name, value): (&str, String)| (format!("{HEADER_PREFIX}{name}"), in_header(&value));
+    attributes(event).into_iter().map(header).collect()
+}
+
+fn attributes(event: &Event) -> Vec<(&'static str, String)> {
+    let mut attributes = vec![
+        ("specversion", VERSION.to_owned()),
+        ("id", event.id.to_string()),
+        ("source", source(event)),
+        ("type", event.event_type.to_string()),
+        ("time", event.timestamp.to_string()),
+    ];
+    // It must not be empty, but may be left out.
+    let subject = event.subject.as_deref().filter(|subject| !subject.is_empty());
+    attributes.extend(subject.map(|subject| ("subject", subject.to_owned())));
+    attributes
+}
+
+/// Where an event came from, as a reference to a URI: what cannot be in one is percent-encoded.
+fn source(event: &Event) -> String {
+    let text = event.source.as_deref().filter(|source| !source.is_empty()).unwrap_or(NO_SOURCE);
+    let bytes = text.as_bytes();
+    let mut uri = String::with_capacity(text.len());
+    for (n, byte) in bytes.iter().enumerate() {
+        let is_escape = || bytes.get(n + 1..n + 3).is_some_and(|next| next.iter().all(u8::is_ascii_hexdigit));
+        match byte {
+            b'%' if is_escape() => uri.push('%'),
+            b'%' | b'"' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}' => escape(&mut uri, *byte),
+            0x21..=0x7e => uri.push(char::from(*byte)),
+            _ => escape(&mut uri, *byte),
+        }
+    }
+    uri
+}
+
+/// A value as it stands in a header: spaces, quotes, percent signs and all but printable ASCII are percent-encoded.
+fn in_header(value: &str) -> String {
+    let mut encoded = String::with_capacity(value.len());
+    for byte in value.bytes() {
+        match byte {
+            b'"' | b'%' => escape(&mut encoded, byte),
+            0x21..=0x7e => encoded.push(char::from(byte)),
+            _ => escape(&mut encoded, byte),
+        }
+    }
+    encoded
+}
+
+fn escape(text: &mut String, byte: u8) {
+    // Writing to memory does not fail.
+    let _ = write!(text, "%{byte:02X}");
+}
+
+/// Reads a value from a header. None: it is no text.
+pub fn from_header(value: &[u8]) -> Option<String> {
+    let mut decoded = Vec::with_capacity(value.len());
+    let mut rest = value;
+    while let Some((first, after)) = rest.split_first() {
+        let escaped = || {
+            let digits = std::str::from_utf8(after.get(..2)?).ok()?;
+            u8::from_str_radix(digits, 16)
+                .ok()
+                .filter(|_| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
+        };
+        (rest, _) = match (first, escaped()) {
+            (b'%', Some(byte)) => (&after[2..], decoded.push(byte)),
+            _ => (after, decoded.push(*first)),
+        };
+    }
+    String::from_utf8(decoded).ok()
+}
+
+/// What a CloudEvent becomes that somebody publishes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Incoming {
+    /// Its `type`.
+    pub event_type: Box<str>,
+    /// Its `source`.
+    pub source: Box<str>,
+    /// Its `subject`.
+    pub subject: Option<Box<str>>,
+    /// Its `source` and `id`: together they are what makes it itself.
+    pub idempotency_key: Box<str>,
+    /// Everything else, for people to see: `id`, `time`, `dataschema`, extensions.
+    pub metadata: Bytes,
+    /// The trace that its extensions `traceparent` and `tracestate` name.
+    pub trace: Option<Trace>,
+}
+
+/// Reads the attributes of a CloudEvent, without its data.
+pub fn read(mut attributes: BTreeMap<String, Value>) -> Result<Incoming, Invalid> {
+    let version = required(&mut attributes, "specversion")?;
+    if version != VERSION {
+        return Err(Invalid::new("specversion", format!("must be \"{VERSION}\"")));
+    }
+    let id = required(&mut attributes, "id")?;
+    plain_text("id", &id, 1024)?;
+    let source = required(&mut attributes, "source")?;
+    plain_text("source", &source, MAX_NAME)?;
+    if source.contains(char::is_whitespace) {
+        return Err(Invalid::new("source", "must be a reference to a URI, which has no spaces"));
+    }
+    let event_type = required(&mut attributes, "type")?;
+    crate::event::event_type::validate(&event_type)
+        .map_err(|invalid| Invalid::new("type", invalid.message))?;
+    let subject = optional(&mut attributes, "subject")?;
+    if let Some(subject) = &subject {
+        plain_text("subject", subject, MAX_NAME)?;
+    }
+    check_content_type(optional(&mut attributes, "datacontenttype")?)?;
+    let mut kept = Map::from_iter([("cloudevents_id".to_owned(), Value::from(id.as_str()))]);
+    if let Some(time) = optional(&mut attributes, "time")? {
+        if Time::parse(&time).is_none() {
+            return Err(Invalid::new("time", "must be a time of RFC 3339, such as 2026-11-15T12:00:00Z"));
+        }
+        kept.insert("cloudevents_time".to_owned(), time.into());
+    }
+    if let Some(schema) = optional(&mut attributes, "dataschema")? {
+        kept.insert("cloudevents_dataschema".to_owned(), schema.into());
+    }
+    let trace = trace(&attributes);
+    for (name, value) in attributes {
+        kept.extend(extension(name, value)?);
+    }
+    Ok(Incoming {
+        idempotency_key: key(&source, &id),
+        event_type: event_type.into(),
+        source: source.into(),
+        subject: subject.map(Into::into),
+        metadata: Value::Object(kept).to_string().into(),
+        trace,
+    })
+}
+
+/// The trace of an event with the distributed tracing extension. What cannot be used is ignored.
+fn trace(attributes: &BTreeMap<String, Value>) -> Option<Trace> {
+    let text = |name| attributes.get(name).and_then(Value::as_str);
+    Trace::of_caller(text("traceparent")?, text("tracestate").unwrap_or_default())
+}
+
+/// The key under which a repeat is known: the two make an event what it is, so both are in it.
+fn key(source: &str, id: &str) -> Box<str> {
+    // A source has no spaces, so this can be read in one way alone.
+    let key = format!("ce:{source} {id}");
+    if key.len() <= MAX_IDEMPOTENCY_KEY {
+        return key.into();
+    }
+    let hash: [u8; 32] = Sha256::digest(key.as_bytes()).into();
+    let mut short = "ce:sha256:".to_owned();
+    for byte in hash {
+        // Writing to memory does not fail.
+        let _ = write!(short, "{byte:02x}");
+    }
+    short.into()
+}
+
+fn required(attributes: &mut BTreeMap<String, Value>, name: &'static str) -> Result<String, Invalid> {
+    optional(attributes, name)?.ok_or_else(|| Invalid::new(name, "is missing; every CloudEvent has one"))
+}
+
+fn optional(attributes: &mut BTreeMap<String, Value>, name: &'static str) -> Result<Option<String>, Invalid> {
+    match attributes.remove(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) if !text.is_empty() => Ok(Some(text)),
+        Some(_) => Err(Invalid::new(name, "must be a text that is not empty")),
+    }
+}
+
+/// Payloads are JSON here.
+fn check_content_type(content_type: Option<String>) -> Result<(), Invalid> {
+    let Some(content_type) = content_type else { return Ok(()) };
+    let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    if essence == "application/json" || essence == "text/json" || essence.ends_with("+json") {
+        return Ok(());
+    }
+    Err(Invalid::new("datacontenttype", "must be application/json, or be left out: payloads are JSON"))
+}
+
+fn extension(name: String, value: Value) -> Result<Option<(String, Value)>, Invalid> {
+    let allowed = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let shown: String = name.escape_debug().take(64).collect();
+    if name.is_empty() || name.len() > MAX_EXTENSION || !name.bytes().all(allowed) {
+        let message = format!(
+            "is no attribute of a CloudEvent; extensions have names of 1 to {MAX_EXTENSION} of a-z and 0-9"
+        );
+        return Err(Invalid::new(shown, message));
+    }
+    match value {
+        Value::Null => Ok(None),
+        Value::Array(_) | Value::Object(_) => {
+            Err(Invalid::new(shown, "must be a text, a number, true or false, as every extension is"))
+        }
+        value => Ok(Some((name, value))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::{delivery::lane::Priority, id::EventId, tenancy::TenantId};
+
+    fn event(source: Option<&str>, subject: Option<&str>) -> Event {
+        let timestamp = Time::from_millis(1_700_000_000_000);
+        Event {
+            id: EventId::new(timestamp, &[1; 10]),
+            tenant: TenantId::default(),
+            event_type: "order.created".into(),
+            data: Bytes::from_static(br#"{"b": 1,  "a":[1.0,2e3]}"#),
+            timestamp,
+            idempotency_key: None,
+            source: source.map(Into::into),
+            subject: subject.map(Into::into),
+            priority: Priority::Normal,
+            metadata: None,
+            trace: None,
+            hops: 0,
+        }
+    }
+
+    #[test]
+    fn the_structured_form_holds_the_payload_byte_for_byte() {
+        let event = event(Some("/shop"), Some("order 42"));
+        let expected = format!(
+            r#"{{"specversion":"1.0","id":"{}","source":"/shop","type":"order.created","time":"2023-11-14T22:13:20.000Z","subject":"order 42","datacontenttype":"application/json","data":{{"b": 1,  "a":[1.0,2e3]}}}}"#,
+            event.id
+        );
+        assert_eq!(std::str::from_utf8(&structured(&event)).unwrap(), expected);
+    }
+
+    #[test]
+    fn headers_are_encoded_as_the_binding_says() {
+        // The examples of the HTTP binding.
+        assert_eq!(in_header("Euro € 😀"), "Euro%20%E2%82%AC%20%F0%9F%98%80");
+        assert_eq!(from_header(b"Euro%20%e2%82%ac%20%F0%9F%98%80").unwrap(), "Euro € 😀");
+        assert_eq!(from_header(b"100% %4g %").unwrap(), "100% %4g %", "what is no escape stands for itself");
+        assert_eq!(from_header(b"%ff"), None);
+        let headers = headers(&event(Some("my shop"), Some("100% \"süß\"")));
+        let value =
+            |name: &str| headers.iter().find(|header| header.0 == name).map(|header| header.1.as_str());
+        assert_eq!(value("ce-specversion"), Some("1.0"));
+        assert_eq!(value("ce-source"), Some("my%2520shop"), "a reference to a URI, and that in a header");
+        assert_eq!(value("ce-subject"), Some("100%25%20%22s%C3%BC%C3%9F%22"));
+    }
+
+    #[test]
+    fn there_is_always_a_source() {
+        let told = |source: Option<&str>| super::source(&event(source, None));
+        assert_eq!(told(None), "urn:redrive");
+        assert_eq!(told(Some("")), "urn:redrive");
+        assert_eq!(told(Some("https://example.com/a%20b?c=d#e")), "https://example.com/a%20b?c=d#e");
+        assert_eq!(told(Some("a b%zz\u{e9}{}")), "a%20b%25zz%C3%A9%7B%7D");
+        assert!(!structured(&event(None, Some(""))).windows(9).any(|part| part == b"\"subject\""));
+    }
+
+    fn incoming(value: Value) -> Result<Incoming, Invalid> {
+        let Value::Object(members) = value else { panic!("{value}") };
+        read(members.into_iter().collect())
+    }
+
+    #[test]
+    fn what_is_published_keeps_what_it_says() {
+        let full = json!({
+            "specversion": "1.0", "id": "A234-1234-1234", "source": "/mycontext", "type": "com.example.someevent",
+            "subject": "s", "time": "2018-04-05T17:31:00Z", "datacontenttype": "application/json; charset=utf-8",
+            "dataschema": "https://example.com/s", "comexampleextension1": "value", "othervalue": 5, "none": null,
+        });
+        let read = incoming(full).unwrap();
+        assert_eq!((&*read.event_type, &*read.source), ("com.example.someevent", "/mycontext"));
+        assert_eq!(&*read.idempotency_key, "ce:/mycontext A234-1234-1234");
+        let kept: Value = serde_json::from_slice(&read.metadata).unwrap();
+        assert_eq!(
+            kept,
+            json!({
+                "cloudevents_id": "A234-1234-1234", "cloudevents_time": "2018-04-05T17:31:00Z",
+                "cloudevents_dataschema": "https://example.com/s", "comexampleextension1": "value", "othervalue": 5,
+            })
+        );
+    }
+
+    #[test]
+    fn an_event_is_its_source_and_its_id() {
+        let key = |source: &str, id: &str| key(source, id);
+        assert_ne!(key("/a", "b c"), key("/a", "bc"));
+        assert_ne!(key("/a", "1"), key("/b", "1"));
+        let long = "x".repeat(500);
+        assert!(key(&long, "1").len() <= MAX_IDEMPOTENCY_KEY);
+        assert_ne!(key(&long, "1"), key(&long, "2"));
+    }
+
+    #[test]
+    fn what_is_no_cloudevent_is_refused_with_its_attribute() {
+        let with = |name: &str, value: Value| {
+            let mut event = json!({"specversion": "1.0", "id": "1", "source": "/s", "type": "a.b"});
+            event[name] = value;
+            incoming(event).unwrap_err().field.into_owned()
+        };
+        for (name, value) in [
+            ("specversion", json!("0.3")),
+            ("specversion", json!(1.0)),
+            ("id", json!("")),
+            ("id", json!(null)),
+            ("source", json!("my shop")),
+            ("type", json!("a b")),
+            ("subject", json!("")),
+            ("time", json!("yesterday")),
+            ("datacontenttype", json!("text/plain")),
+            ("Upper", json!("x")),
+            ("list", json!([])),
+            ("averyveryverylongname", json!("x")),
+        ] {
+            assert_eq!(with(name, value), name);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn headers_come_back_as_they_were(text in any::<String>()) {
+            let encoded = in_header(&text);
+            prop_assert!(encoded.bytes().all(|byte| (0x21..=0x7e).contains(&byte) && byte != b'"'));
+            prop_assert_eq!(from_header(encoded.as_bytes()), Some(text));
+        }
+
+        #[test]
+        fn no_header_breaks_the_reader(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            from_header(&bytes);
+        }
+
+        #[test]
+        fn the_structured_form_is_json_whatever_the_texts_are(source in "\\PC{0,40}", subject in ".{0,40}") {
+            let event = event(Some(&source), Some(&subject));
+            let body: Value = serde_json::from_slice(&structured(&event)).unwrap();
+            prop_assert_eq!(body["subject"].as_str().unwrap_or_default(), subject);
+            prop_assert!(body["source"].as_str().unwrap().bytes().all(|byte| (0x21..=0x7e).contains(&byte)));
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! Which webhooks receive an event: subscriptions and payload filters.
+
+pub mod filter;
+pub mod subscription;

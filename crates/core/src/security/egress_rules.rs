@@ -1,0 +1,634 @@
+//! What the operator lets be called: hosts by name, ports, and networks, put together.
+//!
+//! Pure judgements. Names and ports can be judged before anything is looked up; addresses are judged in
+//! `address.rs`, about the very address that is connected to. Every part must agree: a listed name opens no
+//! special address, and an allowed network opens no port.
+
+use std::{
+    fmt,
+    hash::{DefaultHasher, Hash, Hasher},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    str::FromStr,
+};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use url::{Host, Url};
+
+use crate::security::address::{self, AddressRules};
+
+/// Ports that no webhook listens on, but mail servers, shells, databases and the like: a request there could
+/// only do harm. The first part is what browsers refuse (the "bad ports" of the Fetch standard); the second
+/// adds file shares, remote desktops, databases, caches and queues. In order, for the search.
+const NOT_HTTP: [u16; 95] = [
+    0, 1, 7, 9, 11, 13, 15, 17, 19, 20, 21, 22, 23, 25, 37, 42, 43, 53, 69, 77, 79, 87, 95, 101, 102, 103,
+    104, 109, 110, 111, 113, 115, 117, 119, 123, 135, 137, 139, 143, 161, 179, 389, 427, 445, 465, 512, 513,
+    514, 515, 526, 530, 531, 532, 540, 548, 554, 556, 563, 587, 601, 636, 873, 989, 990, 993, 995, 1433,
+    1521, 1719, 1720, 1723, 2049, 3306, 3389, 3659, 4045, 4190, 5060, 5061, 5432, 5672, 6000, 6379, 6566,
+    6665, 6666, 6667, 6668, 6669, 6679, 6697, 9042, 10080, 11211, 27017,
+];
+
+/// Everything that the operator says about where requests may go.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReachRules {
+    /// Which addresses.
+    pub networks: AddressRules,
+    /// Only these hosts may be called; empty for all.
+    pub allow_hosts: Vec<HostPattern>,
+    /// These hosts may not be called, whatever else is said.
+    pub deny_hosts: Vec<HostPattern>,
+    /// Only these ports may be called; empty for all but those that are known not to speak HTTP.
+    pub ports: Vec<PortRange>,
+    /// Only `https` may be used.
+    pub https_only: bool,
+    /// The host of this installation's public URL. Never called: a webhook there would publish its own events again.
+    pub own_host: Option<OwnHost>,
+}
+
+/// Why a request is refused. For the operator's log and metrics; [`Unreachable::is_hidden_for`] says which of
+/// these a tenant may not see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreachable {
+    /// The port is not among those that are allowed.
+    #[error("port {0} is not among egress.ports")]
+    PortNotListed(u16),
+    /// The port is known not to speak HTTP.
+    #[error("port {0} is not for HTTP; name it in egress.ports to allow it")]
+    PortNotHttp(u16),
+    /// The host is denied.
+    #[error("the host is in egress.deny_hosts")]
+    HostDenied,
+    /// The host is not among those that are allowed.
+    #[error("the host is not in egress.allow_hosts")]
+    HostNotListed,
+    /// The URL begins with `http://`.
+    #[error("egress.allow_http is off")]
+    PlainHttp,
+    /// The host is that of `server.public_url`.
+    #[error("the host is that of server.public_url, which is this installation")]
+    OwnHost,
+    /// The name always means this machine, whose loopback addresses are not allowed.
+    #[error("the host is localhost, and loopback addresses are not in egress.allow_networks")]
+    Localhost,
+    /// The address is refused.
+    #[error(transparent)]
+    Address(#[from] address::Refused),
+    /// The address and port belong to a listener of this server.
+    #[error("the server itself listens on this address")]
+    OwnListener,
+}
+
+impl Unreachable {
+    /// Every reason's label in metrics.
+    pub const LABELS: [&str; 5] = ["address", "own_listener", "host", "port", "scheme"];
+
+    /// The reason's label in metrics.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Address(_) => "address",
+            Self::OwnListener => "own_listener",
+            Self::HostDenied | Self::HostNotListed => "host",
+            Self::PortNotListed(_) | Self::PortNotHttp(_) => "port",
+            Self::PlainHttp => "scheme",
+            Self::OwnHost | Self::Localhost => "host",
+        }
+    }
+
+    /// Whether this refusal must look like a name without an address. For a host that is a name, every refusal that
+    /// depends on the name or its addresses does: otherwise a tenant could find out which internal names exist. The
+    /// scheme and the port are in the URL, and a literal address is too, so refusing those reveals nothing.
+    pub fn is_hidden_for(self, host: &str) -> bool {
+        let is_known = matches!(
+            self,
+            Self::PortNotListed(_) | Self::PortNotHttp(_) | Self::PlainHttp | Self::OwnHost | Self::Localhost
+        );
+        !is_known && literal_address(host).is_none()
+    }
+}
+
+/// The IP address that a URL's host is, if it is one. IPv6 addresses come in brackets.
+pub fn literal_address(host: &str) -> Option<IpAddr> {
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    bare.parse().ok()
+}
+
+/// Identifies a destination host across tenants and webhooks, in one word. Two hosts with the same key only share
+/// a limit, which is also what two webhooks with the same host do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostKey(u64);
+
+impl HostKey {
+    /// The key of a URL's host in its canonical form. Letter case, dots at the end and the IPv6 wrapping of an IPv4
+    /// address make no difference.
+    pub fn from_host(host: &str) -> Self {
+        let mut hasher = DefaultHasher::new();
+        match literal_address(host) {
+            Some(address) => address.to_canonical().hash(&mut hasher),
+            None => bare(host).hash(&mut hasher),
+        }
+        Self(hasher.finish())
+    }
+}
+
+impl ReachRules {
+    /// Checks whether a URL's scheme may be used.
+    pub fn check_scheme(&self, is_https: bool) -> Result<(), Unreachable> {
+        if is_https || !self.https_only { Ok(()) } else { Err(Unreachable::PlainHttp) }
+    }
+
+    /// Judges a URL's host and port, which needs no look-up.
+    pub fn check_name(&self, host: &str, port: u16) -> Result<(), Unreachable> {
+        self.check_port(port)?;
+        let host = bare(host);
+        if self.own_host.as_ref().is_some_and(|own| own.is(&host, port)) {
+            return Err(Unreachable::OwnHost);
+        }
+        if self.deny_hosts.iter().any(|pattern| pattern.matches(&host)) {
+            return Err(Unreachable::HostDenied);
+        }
+        if !self.allow_hosts.is_empty() && !self.allow_hosts.iter().any(|pattern| pattern.matches(&host)) {
+            return Err(Unreachable::HostNotListed);
+        }
+        Ok(())
+    }
+
+    /// Judges the host of a URL as far as it needs no DNS: an address in the URL itself, and names that always
+    /// mean this machine (RFC 6761).
+    pub fn check_literal(&self, host: &Host<&str>) -> Result<(), Unreachable> {
+        match host {
+            Host::Ipv4(address) => self.check_address((*address).into()),
+            Host::Ipv6(address) => self.check_address((*address).into()),
+            Host::Domain(name) if is_localhost(&bare(name)) => {
+                let loopback: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+                match loopback.into_iter().any(|address| self.check_address(address).is_ok()) {
+                    true => Ok(()),
+                    false => Err(Unreachable::Localhost),
+                }
+            }
+            Host::Domain(_) => Ok(()),
+        }
+    }
+
+    /// Judges an address that is about to be connected to.
+    pub fn check_address(&self, address: IpAddr) -> Result<(), Unreachable> {
+        Ok(address::check(address, &self.networks)?)
+    }
+
+    fn check_port(&self, port: u16) -> Result<(), Unreachable> {
+        if self.ports.is_empty() {
+            return match NOT_HTTP.binary_search(&port) {
+                Ok(_) => Err(Unreachable::PortNotHttp(port)),
+                Err(_) => Ok(()),
+            };
+        }
+        match self.ports.iter().any(|range| range.contains(port)) {
+            true => Ok(()),
+            false => Err(Unreachable::PortNotListed(port)),
+        }
+    }
+}
+
+/// A host as it is compared: small letters, no dot at its end.
+fn bare(host: &str) -> String {
+    host.trim_end_matches('.').to_ascii_lowercase()
+}
+
+fn is_localhost(bare: &str) -> bool {
+    bare == "localhost" || bare.ends_with(".localhost")
+}
+
+/// The host under which this installation is reached from outside, in the form that hosts are compared in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnHost {
+    host: String,
+    address: Option<IpAddr>,
+    /// The only port that is meant. Set for loopback alone, where receivers under development have the same host.
+    port: Option<u16>,
+}
+
+impl OwnHost {
+    /// The host of a public URL. Returns `None` if the text is no URL with a host.
+    pub fn from_url(public_url: &str) -> Option<Self> {
+        let url = Url::parse(public_url).ok()?;
+        let address = match url.host()? {
+            Host::Ipv4(address) => Some(IpAddr::from(address)),
+            Host::Ipv6(address) => Some(address::canonical(address.into())),
+            Host::Domain(_) => None,
+        };
+        let host = bare(url.host_str()?);
+        let is_loopback = address.is_some_and(|address| address.is_loopback()) || is_localhost(&host);
+        let port = url.port_or_known_default().filter(|_| is_loopback);
+        Some(Self { host, address, port })
+    }
+
+    /// Whether a URL's bare host and port lead to it.
+    fn is(&self, host: &str, port: u16) -> bool {
+        let is_same_host = match self.address {
+            None => host == self.host,
+            Some(own) => {
+                let literal = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+                literal.parse().is_ok_and(|address: IpAddr| address::canonical(address) == own)
+            }
+        };
+        is_same_host && self.port.is_none_or(|own| own == port)
+    }
+}
+
+/// A name (`hooks.example.com`), or all names below one (`*.example.com`, which leaves `example.com` out).
+/// Kept in the form that URLs have: small letters, other scripts as `xn--…`, no dot at the end.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HostPattern {
+    /// Whether names below are meant, rather than the name itself.
+    below: bool,
+    name: String,
+}
+
+impl HostPattern {
+    /// Whether the pattern names a host in its bare form.
+    fn matches(&self, host: &str) -> bool {
+        match self.below {
+            false => host == self.name,
+            true => host.strip_suffix(&*self.name).is_some_and(|rest| rest.len() > 1 && rest.ends_with('.')),
+        }
+    }
+}
+
+/// Why a text is no pattern of hosts, or no range of ports, in words for who wrote it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BadRule(String);
+
+impl FromStr for HostPattern {
+    type Err = BadRule;
+
+    fn from_str(text: &str) -> Result<Self, BadRule> {
+        let bad = |why: &str| BadRule(format!("{text:?} {why}"));
+        let (below, name) = text.strip_prefix("*.").map_or((false, text), |name| (true, name));
+        if name.contains('*') {
+            return Err(bad("has a * elsewhere than before the first dot; write *.example.com"));
+        }
+        if name.contains(['/', ':', '@', '?', '#', '[', ']', '%']) {
+            return Err(bad("is more than a host; write its name alone, such as hooks.example.com"));
+        }
+        match Host::parse(name.trim_end_matches('.')) {
+            Ok(Host::Domain(name)) if name.split('.').all(|label| !label.is_empty()) => {
+                Ok(Self { below, name: bare(&name) })
+            }
+            Ok(Host::Ipv4(_) | Host::Ipv6(_)) => {
+                Err(bad("is an address; say it with egress.allow_networks or egress.deny_networks"))
+            }
+            _ => Err(bad("is no host name; write one such as hooks.example.com or *.example.com")),
+        }
+    }
+}
+
+impl fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", if self.below { "*." } else { "" }, self.name)
+    }
+}
+
+impl Serialize for HostPattern {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for HostPattern {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+/// A port (`443`), or a range with both its ends (`8000-8999`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PortRange {
+    first: u16,
+    last: u16,
+}
+
+impl PortRange {
+    fn contains(self, port: u16) -> bool {
+        (self.first..=self.last).contains(&port)
+    }
+}
+
+impl FromStr for PortRange {
+    type Err = BadRule;
+
+    fn from_str(text: &str) -> Result<Self, BadRule> {
+        let port = |text: &str| {
+            let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            text.parse::<u16>().ok().filter(|port| digits && *port > 0)
+        };
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        match (port(first), port(last)) {
+            (Some(first), Some(last)) if first <= last => Ok(Self { first, last }),
+            _ => Err(BadRule(format!(
+                "{text:?} is no port from 1 to 65535, nor a range of them; write 443 or 8000-8999"
+            ))),
+        }
+    }
+}
+
+impl fmt::Display for PortRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.first == self.last {
+            true => write!(f, "{}", self.first),
+            false => write!(f, "{}-{}", self.first, self.last),
+        }
+    }
+}
+
+impl Serialize for PortRange {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for PortRange {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Form {
+            Number(i64),
+            Text(String),
+        }
+        let text = match Form::deserialize(deserializer) {
+            Ok(Form::Number(port)) => port.to_string(),
+            Ok(Form::Text(text)) => text,
+            Err(_) => return Err(de::Error::custom("expected a port such as 443, or \"8000-8999\"")),
+        };
+        text.parse().map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use url::Url;
+
+    use super::*;
+
+    fn hosts(patterns: &[&str]) -> Vec<HostPattern> {
+        patterns.iter().map(|pattern| pattern.parse().unwrap()).collect()
+    }
+
+    fn ports(ranges: &[&str]) -> Vec<PortRange> {
+        ranges.iter().map(|range| range.parse().unwrap()).collect()
+    }
+
+    fn denying(patterns: &[&str]) -> ReachRules {
+        ReachRules { deny_hosts: hosts(patterns), ..ReachRules::default() }
+    }
+
+    fn allowing(patterns: &[&str]) -> ReachRules {
+        ReachRules { allow_hosts: hosts(patterns), ..ReachRules::default() }
+    }
+
+    #[test]
+    fn a_name_means_itself_and_a_star_all_below() {
+        let cases = [
+            ("example.com", "example.com", true),
+            ("example.com", "EXAMPLE.com.", true),
+            ("Example.COM.", "example.com", true),
+            ("example.com", "www.example.com", false),
+            ("example.com", "example.com.evil.example", false),
+            ("*.example.com", "www.example.com", true),
+            ("*.example.com", "a.b.EXAMPLE.com.", true),
+            ("*.example.com", "example.com", false),
+            ("*.example.com", ".example.com", false),
+            ("*.example.com", "notexample.com", false),
+            ("*.example.com", "example.com.evil.example", false),
+            ("*.Bücher.example", "www.xn--bcher-kva.example", true),
+            ("b\u{fc}cher.example", "xn--bcher-kva.example", true),
+            ("ｅｘａｍｐｌｅ.com", "example.com", true),
+            ("localhost", "localhost.", true),
+            ("*.internal", "db.internal", true),
+        ];
+        for (pattern, host, named) in cases {
+            let denied = denying(&[pattern]).check_name(host, 443);
+            assert_eq!(denied == Err(Unreachable::HostDenied), named, "{pattern} and {host}");
+            let allowed = allowing(&[pattern]).check_name(host, 443);
+            assert_eq!(allowed.is_ok(), named, "{pattern} and {host}");
+        }
+    }
+
+    #[test]
+    fn denying_wins_and_an_allow_list_is_all_there_is() {
+        let rules = ReachRules { deny_hosts: hosts(&["bad.example.com"]), ..allowing(&["*.example.com"]) };
+        assert_eq!(rules.check_name("good.example.com", 443), Ok(()));
+        assert_eq!(rules.check_name("bad.example.com", 443), Err(Unreachable::HostDenied));
+        assert_eq!(rules.check_name("example.com", 443), Err(Unreachable::HostNotListed));
+        for address in ["93.184.215.14", "[2606:4700::1111]"] {
+            assert_eq!(rules.check_name(address, 443), Err(Unreachable::HostNotListed), "{address}");
+        }
+        assert!(allowing(&["inside.example"]).check_address([10, 0, 0, 1].into()).is_err(), "no address");
+    }
+
+    fn owned_by(public_url: &str) -> ReachRules {
+        ReachRules { own_host: OwnHost::from_url(public_url), ..ReachRules::default() }
+    }
+
+    #[test]
+    fn own_public_host_is_refused_in_every_spelling() {
+        let is_own = |public_url: &str, url: &str| {
+            let url = Url::parse(url).unwrap();
+            let port = url.port_or_known_default().unwrap();
+            let checked = owned_by(public_url).check_name(url.host_str().unwrap(), port);
+            assert!(matches!(checked, Ok(()) | Err(Unreachable::OwnHost)), "{url}: {checked:?}");
+            checked.is_err()
+        };
+        for url in [
+            "https://hooks.example.com/",
+            "https://HOOKS.Example.com./v1/events",
+            "http://hooks.example.com:8080/",
+            "https://ｈｏｏｋｓ.example.com/",
+        ] {
+            assert!(is_own("https://Hooks.example.com:8443/redrive", url), "{url}");
+        }
+        assert!(is_own("https://b\u{fc}cher.example", "https://xn--bcher-kva.example/"));
+        assert!(is_own("https://93.184.215.14", "https://[::ffff:93.184.215.14]:8080/"));
+        assert!(is_own("https://[2606:4700::1111]", "https://[2606:4700:0::1111]/"));
+        for url in
+            ["https://example.com/", "https://a.hooks.example.com/", "https://hooks.example.com.evil.org/"]
+        {
+            assert!(!is_own("https://hooks.example.com", url), "{url}");
+        }
+        // Under development receivers share the host, so that the port counts.
+        for own in ["http://127.0.0.1:8080", "http://localhost:8080"] {
+            let other = own.replace("8080", "9000");
+            assert!(is_own(own, own) && !is_own(own, &other), "{own}");
+        }
+        assert_eq!(OwnHost::from_url("hooks.example.com"), None);
+    }
+
+    #[test]
+    fn literal_address_and_localhost_are_judged_without_dns() {
+        let check = |rules: &ReachRules, host: &str| {
+            let url = Url::parse(&format!("https://{host}/")).unwrap();
+            rules.check_literal(&url.host().unwrap()).is_ok()
+        };
+        let public = ReachRules::default();
+        for host in
+            ["127.0.0.1", "0x7f.1", "2130706433", "10.1.2.3", "[::1]", "[::ffff:10.0.0.1]", "169.254.169.254"]
+        {
+            assert!(!check(&public, host), "{host}");
+        }
+        for host in ["localhost", "LOCALHOST.", "a.localhost"] {
+            assert!(!check(&public, host), "{host}");
+        }
+        for host in ["93.184.215.14", "a.example", "localhost.example", "notlocalhost"] {
+            assert!(check(&public, host), "{host}");
+        }
+        let networks = AddressRules { allow: vec!["127.0.0.0/8".parse().unwrap()], deny: Vec::new() };
+        let dev = ReachRules { networks, ..ReachRules::default() };
+        assert!(check(&dev, "127.0.0.1") && check(&dev, "localhost") && !check(&dev, "10.0.0.1"));
+    }
+
+    #[test]
+    fn plain_http_is_refused_only_where_https_is_required() {
+        let rules = ReachRules { https_only: true, ..ReachRules::default() };
+        assert_eq!(rules.check_scheme(false), Err(Unreachable::PlainHttp));
+        assert_eq!(rules.check_scheme(true), Ok(()));
+        assert_eq!(ReachRules::default().check_scheme(false), Ok(()));
+    }
+
+    #[test]
+    fn refusals_of_names_are_hidden_and_those_of_literal_addresses_are_not() {
+        let inside = ReachRules::default().check_address([10, 0, 0, 1].into()).unwrap_err();
+        for about_host in
+            [inside, Unreachable::OwnListener, Unreachable::HostDenied, Unreachable::HostNotListed]
+        {
+            for name in ["db.internal", "db", "localhost", "xn--bcher-kva.example", "10.0.0.1.example"] {
+                assert!(about_host.is_hidden_for(name), "{about_host:?} {name}");
+            }
+            for literal in ["10.0.0.1", "[::1]", "[::ffff:7f00:1]"] {
+                assert!(!about_host.is_hidden_for(literal), "{about_host:?} {literal}");
+            }
+        }
+        for about_url in
+            [Unreachable::PlainHttp, Unreachable::PortNotHttp(22), Unreachable::PortNotListed(80)]
+        {
+            assert!(!about_url.is_hidden_for("db.internal"), "{about_url:?}");
+        }
+    }
+
+    #[test]
+    fn host_key_is_the_same_for_every_spelling_of_a_host() {
+        let same = |a: &str, b: &str| HostKey::from_host(a) == HostKey::from_host(b);
+        assert!(same("a.example", "A.Example."));
+        assert!(same("127.0.0.1", "[::ffff:127.0.0.1]"));
+        assert!(same("[::1]", "[0:0:0:0:0:0:0:1]"));
+        assert!(!same("a.example", "b.example") && !same("127.0.0.1", "127.0.0.2"));
+    }
+
+    #[test]
+    fn what_is_no_host_is_refused_with_a_remedy() {
+        for (text, says) in [
+            ("", "no host name"),
+            (".", "no host name"),
+            ("*.", "no host name"),
+            ("*", "write *.example.com"),
+            ("a.*.example.com", "write *.example.com"),
+            ("*example.com", "write *.example.com"),
+            ("*.*.com", "write *.example.com"),
+            ("a..example.com", "no host name"),
+            ("a b", "no host name"),
+            ("https://example.com", "name alone"),
+            ("example.com:443", "name alone"),
+            ("example.com/x", "name alone"),
+            ("u@example.com", "name alone"),
+            ("10.0.0.1", "deny_networks"),
+            ("0x7f.1", "deny_networks"),
+            ("[::1]", "name alone"),
+        ] {
+            let said = text.parse::<HostPattern>().unwrap_err().to_string();
+            assert!(said.contains(says) && said.starts_with(&format!("{text:?}")), "{said}");
+        }
+    }
+
+    #[test]
+    fn ports_without_a_list_are_all_but_the_well_known_others() {
+        let rules = ReachRules::default();
+        assert!(NOT_HTTP.is_sorted(), "or the search misses some");
+        for port in [80, 443, 3000, 5000, 8000, 8080, 8443, 9000, 9200, 32768, 65535] {
+            assert_eq!(rules.check_name("a.example", port), Ok(()), "{port}");
+        }
+        for port in [0, 22, 25, 53, 110, 143, 389, 445, 465, 587, 3306, 5432, 6379, 6667, 11211, 27017] {
+            let refused = Err(Unreachable::PortNotHttp(port));
+            assert_eq!(rules.check_name("a.example", port), refused, "{port}");
+        }
+        let ephemeral = NOT_HTTP.iter().filter(|port| **port >= 32_768).count();
+        assert_eq!(ephemeral, 0, "a port that systems hand out is nobody's in particular");
+    }
+
+    #[test]
+    fn ports_with_a_list_are_that_list() {
+        let rules = ReachRules { ports: ports(&["443", "25", "8000-8999"]), ..ReachRules::default() };
+        for port in [443, 25, 8000, 8500, 8999] {
+            assert_eq!(rules.check_name("a.example", port), Ok(()), "{port}");
+        }
+        for port in [0, 80, 22, 442, 444, 7999, 9000, 65535] {
+            assert_eq!(rules.check_name("a.example", port), Err(Unreachable::PortNotListed(port)), "{port}");
+        }
+        for bad in
+            ["", "0", "0-5", "65536", "-1", "+80", " 80", "80-", "-80", "90-80", "http", "1-2-3", "８０"]
+        {
+            let said = bad.parse::<PortRange>().unwrap_err().to_string();
+            assert!(said.contains("8000-8999"), "{said}");
+        }
+    }
+
+    #[test]
+    fn rules_are_read_from_texts_and_written_back() {
+        let read = |json: &str| serde_json::from_str::<Vec<PortRange>>(json);
+        let both = read("[443, \"25\", \"8000-8999\"]").unwrap();
+        assert_eq!(serde_json::to_string(&both).unwrap(), r#"["443","25","8000-8999"]"#);
+        assert!(read("[0]").unwrap_err().to_string().contains("1 to 65535"));
+        assert!(read("[true]").unwrap_err().to_string().contains("expected a port"));
+        let hosts: Vec<HostPattern> = serde_json::from_str(r#"["*.B\u00fccher.example."]"#).unwrap();
+        assert_eq!(serde_json::to_string(&hosts).unwrap(), r#"["*.xn--bcher-kva.example"]"#);
+    }
+
+    proptest! {
+        #[test]
+        fn no_spelling_of_a_denied_host_gets_through(
+            labels in prop::collection::vec("[a-z]{1,8}", 1..4),
+            shout in any::<u64>(),
+            dots in 0..3usize,
+            pattern in prop::sample::select(&["example.org", "*.example.org"][..]),
+        ) {
+            let name = match pattern {
+                "example.org" => "example.org".to_owned(),
+                _ => format!("{}.example.org", labels.join(".")),
+            };
+            let shouted = name.chars().enumerate().map(|(at, c)| {
+                if shout >> (at % 64) & 1 == 1 { c.to_ascii_uppercase() } else { c }
+            });
+            let host: String = shouted.chain(std::iter::repeat_n('.', dots)).collect();
+            prop_assert_eq!(denying(&[pattern]).check_name(&host, 443), Err(Unreachable::HostDenied));
+            // And the way it goes in earnest: through the URL's parser.
+            let url = Url::parse(&format!("https://{host}/")).unwrap();
+            let seen = url.host_str().unwrap();
+            prop_assert_eq!(denying(&[pattern]).check_name(seen, 443), Err(Unreachable::HostDenied));
+        }
+
+        #[test]
+        fn ports_agree_with_a_plain_list(ranges in prop::collection::vec((1..=65535u16, 0..999u16), 1..5), port: u16) {
+            let ends = |(first, more): &(u16, u16)| (*first, first.saturating_add(*more));
+            let texts: Vec<String> = ranges.iter().map(ends).map(|(a, b)| format!("{a}-{b}")).collect();
+            let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+            let rules = ReachRules { ports: ports(&texts), ..ReachRules::default() };
+            let listed = ranges.iter().map(ends).any(|(first, last)| first <= port && port <= last);
+            prop_assert_eq!(rules.check_name("a.example", port).is_ok(), listed);
+        }
+
+        #[test]
+        fn no_text_breaks_the_rules(text in "\\PC{0,40}", port: u16) {
+            if let Ok(pattern) = text.parse::<HostPattern>() {
+                prop_assert_eq!(pattern.to_string().parse::<HostPattern>(), Ok(pattern));
+            }
+            let _ = allowing(&["a.example"]).check_name(&text, port);
+        }
+    }
+}

@@ -1,0 +1,557 @@
+//! Signing secrets, and the signatures that prove to an endpoint that a request comes from us.
+//!
+//! A secret never shows itself by accident: it has no `Display`, and its `Debug` is redacted.
+
+use std::{fmt, time::Duration};
+
+use base64::{
+    Engine,
+    engine::general_purpose::{STANDARD, STANDARD_PAD_INDIFFERENT},
+};
+use ed25519_dalek::{Signer, SigningKey};
+use hmac::{Hmac, KeyInit, Mac};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+use zeroize::Zeroizing;
+
+use crate::{field_error::Invalid, time::Time};
+
+const PREFIX: &str = "whsec_";
+const PUBLIC_PREFIX: &str = "whpk_";
+const LENGTHS: std::ops::RangeInclusive<usize> = 24..=64;
+
+/// A webhook's signing secret. Wiped from memory when dropped.
+#[derive(Clone)]
+pub struct Secret(Zeroizing<Vec<u8>>);
+
+impl Secret {
+    /// Reads a secret: `whsec_` and 24 to 64 bytes in standard base64, with or without padding.
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        let decoded = text.strip_prefix(PREFIX).and_then(|rest| STANDARD_PAD_INDIFFERENT.decode(rest).ok());
+        // Wrapped before it is judged, so that a refused secret is wiped as well.
+        let key = decoded.map(Zeroizing::new).filter(|key| LENGTHS.contains(&key.len()));
+        // The text itself stays out of the message: it may be a real secret with a slip in it.
+        key.map(Self).ok_or_else(|| {
+            Invalid::new(
+                "secret",
+                "must be whsec_ followed by 24 to 64 random bytes in base64; leave it out to get a new one",
+            )
+        })
+    }
+
+    /// The secret that consists of these bytes.
+    pub fn from_bytes(bytes: &[u8; 32]) -> Self {
+        Self(Zeroizing::new(bytes.to_vec()))
+    }
+
+    /// The secret in clear, for the one time that its owner is shown it.
+    pub fn reveal(&self) -> String {
+        // Room for all of it from the start: growing would leave pieces behind in memory.
+        let mut text = String::with_capacity(PREFIX.len() + self.0.len().div_ceil(3) * 4);
+        text.push_str(PREFIX);
+        STANDARD.encode_string(&*self.0, &mut text);
+        text
+    }
+
+    /// The bytes to sign with.
+    pub fn key(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The key for Ed25519. It is made from the secret, so that one secret serves every scheme.
+    fn signing_key(&self) -> SigningKey {
+        let seed: Zeroizing<[u8; 32]> = Zeroizing::new(
+            Sha256::new().chain_update(b"redrive ed25519\0").chain_update(&*self.0).finalize().into(),
+        );
+        SigningKey::from_bytes(&seed)
+    }
+
+    /// The public key for Ed25519, as receivers are given it: `whpk_` and 32 bytes in base64.
+    pub fn public_key(&self) -> String {
+        format!("{PUBLIC_PREFIX}{}", STANDARD.encode(self.signing_key().verifying_key().as_bytes()))
+    }
+}
+
+impl PartialEq for Secret {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
+
+impl Eq for Secret {}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(redacted)")
+    }
+}
+
+/// One of a webhook's secrets, with its time of life.
+///
+/// Its serialised form holds the secret in clear. That form is for the store alone; no
+/// API answer, log or audit entry may be made from it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LiveSecret {
+    /// The secret.
+    #[serde(with = "in_clear")]
+    pub secret: Secret,
+    /// Since when it signs.
+    pub created_at: Time,
+    /// From when on it signs no more; none for the newest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Time>,
+}
+
+/// The stored form of a secret. Kept off [`Secret`] itself, so that nothing else serialises one.
+mod in_clear {
+    use serde::{Deserialize, Deserializer, Serializer, de};
+    use zeroize::Zeroizing;
+
+    use super::Secret;
+
+    pub(super) fn serialize<S: Serializer>(secret: &Secret, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&Zeroizing::new(secret.reveal()))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Secret, D::Error> {
+        let text = Zeroizing::new(String::deserialize(deserializer)?);
+        Secret::parse(&text).map_err(de::Error::custom)
+    }
+}
+
+/// The secrets that sign at this time, in the order they are kept: the newest first.
+pub fn live(secrets: &[LiveSecret], now: Time) -> impl Iterator<Item = &Secret> {
+    let signs = move |secret: &&LiveSecret| secret.expires_at.is_none_or(|end| now < end);
+    secrets.iter().filter(signs).map(|secret| &secret.secret)
+}
+
+/// How `webhook-signature` is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum Scheme {
+    /// Standard Webhooks `v1`: HMAC-SHA256 over id, time and body.
+    #[default]
+    Standard,
+    /// Standard Webhooks `v1a`: Ed25519 over the same. Whoever verifies needs the public key alone.
+    StandardEd25519,
+}
+
+/// The form of `X-Webhook-Signature`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum HeaderForm {
+    /// `t=<unix>,v1=<hex>` over `<unix>.<body>`, with one `v1` per live secret.
+    #[default]
+    Timestamped,
+    /// `sha256=<hex>` over the body, by the newest secret.
+    Sha256,
+}
+
+/// How the requests to a webhook are signed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct SignatureConfig {
+    /// How `webhook-signature` is made.
+    pub scheme: Scheme,
+    /// The form of `X-Webhook-Signature`.
+    pub header_form: HeaderForm,
+}
+
+/// The signature headers of one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Signatures {
+    /// The value of `webhook-signature`.
+    pub webhook_signature: String,
+    /// The value of `X-Webhook-Signature`.
+    pub x_webhook_signature: String,
+}
+
+/// Signs a request with every given secret. `secrets` are those that [`live`] left, the newest first.
+pub fn sign(
+    config: SignatureConfig,
+    secrets: &[&Secret],
+    message_id: &str,
+    at: Time,
+    body: &[u8],
+) -> Signatures {
+    let unix = at.secs().to_string();
+    // Hashing the key is the dear part of a short body's signature; both headers share it.
+    let keyed: Vec<HmacSha256> = secrets.iter().map(|secret| keyed(secret)).collect();
+    let webhook_signature = match config.scheme {
+        Scheme::Standard => standard(&keyed, message_id, &unix, body),
+        Scheme::StandardEd25519 => ed25519(secrets, message_id, &unix, body),
+    };
+    let x_webhook_signature = match config.header_form {
+        HeaderForm::Timestamped => timestamped(&keyed, &unix, body),
+        HeaderForm::Sha256 => keyed.first().map_or_else(String::new, |newest| sha256(newest, body)),
+    };
+    Signatures { webhook_signature, x_webhook_signature }
+}
+
+type HmacSha256 = Hmac<Sha256>;
+type Tag = [u8; 32];
+
+fn keyed(secret: &Secret) -> HmacSha256 {
+    HmacSha256::new_from_slice(secret.key()).expect("HMAC takes keys of any length")
+}
+
+/// The tag over the pieces, one after the other.
+fn tag(keyed: &HmacSha256, pieces: &[&[u8]]) -> Tag {
+    let mut mac = keyed.clone();
+    pieces.iter().for_each(|piece| mac.update(piece));
+    mac.finalize().into_bytes().into()
+}
+
+fn standard(keyed: &[HmacSha256], message_id: &str, unix: &str, body: &[u8]) -> String {
+    const EACH: usize = " v1,".len() + 44;
+    let mut out = String::with_capacity(keyed.len() * EACH);
+    for key in keyed {
+        out.push_str(if out.is_empty() { "v1," } else { " v1," });
+        let tag = tag(key, &[message_id.as_bytes(), b".", unix.as_bytes(), b".", body]);
+        STANDARD.encode_string(tag, &mut out);
+    }
+    out
+}
+
+fn ed25519(secrets: &[&Secret], message_id: &str, unix: &str, body: &[u8]) -> String {
+    const EACH: usize = " v1a,".len() + 88;
+    let message = [message_id.as_bytes(), b".", unix.as_bytes(), b".", body].concat();
+    let mut out = String::with_capacity(secrets.len() * EACH);
+    for secret in secrets {
+        out.push_str(if out.is_empty() { "v1a," } else { " v1a," });
+        STANDARD.encode_string(secret.signing_key().sign(&message).to_bytes(), &mut out);
+    }
+    out
+}
+
+fn timestamped(keyed: &[HmacSha256], unix: &str, body: &[u8]) -> String {
+    const EACH: usize = ",v1=".len() + 64;
+    let mut out = String::with_capacity("t=".len() + unix.len() + keyed.len() * EACH);
+    out.push_str("t=");
+    out.push_str(unix);
+    for key in keyed {
+        out.push_str(",v1=");
+        push_hex(&mut out, &tag(key, &[unix.as_bytes(), b".", body]));
+    }
+    out
+}
+
+fn sha256(newest: &HmacSha256, body: &[u8]) -> String {
+    let mut out = String::with_capacity("sha256=".len() + 64);
+    out.push_str("sha256=");
+    push_hex(&mut out, &tag(newest, &[body]));
+    out
+}
+
+fn push_hex(out: &mut String, tag: &Tag) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    for byte in tag {
+        out.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        out.push(char::from(DIGITS[usize::from(byte & 15)]));
+    }
+}
+
+/// How long a secret may sign before its owner is told to rotate it.
+pub const ROTATION_DUE: Duration = Duration::from_secs(90 * 24 * 3600);
+
+/// Since when the newest secret should have been rotated, if it should.
+pub fn rotation_due(secrets: &[LiveSecret], now: Time) -> Option<Time> {
+    let due = secrets.first()?.created_at + ROTATION_DUE;
+    (due <= now).then_some(due)
+}
+
+/// The most secrets that sign at once.
+const MOST_SECRETS: usize = 5;
+
+/// Puts a new secret first. The old ones go on signing for `overlap`, but no longer than they were to.
+pub fn rotate(
+    secrets: &mut Vec<LiveSecret>,
+    new: Secret,
+    now: Time,
+    overlap: Duration,
+) -> Result<(), Invalid> {
+    if secrets.iter().any(|old| old.secret == new) {
+        return Err(Invalid::new("secret", "is in use already; rotate to a new one"));
+    }
+    let until = now + overlap;
+    for old in secrets.iter_mut() {
+        old.expires_at = Some(old.expires_at.map_or(until, |end| end.min(until)));
+    }
+    secrets.retain(|old| old.expires_at.is_some_and(|end| end > now));
+    secrets.insert(0, LiveSecret { secret: new, created_at: now, expires_at: None });
+    secrets.truncate(MOST_SECRETS);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{SystemTime, UNIX_EPOCH};
+
+    use ed25519_dalek::VerifyingKey;
+    use http::HeaderMap;
+    use proptest::prelude::*;
+    use standardwebhooks::Webhook;
+
+    use super::*;
+
+    const BODY: &[u8] = br#"{"hello":"world"}"#;
+    const STANDARD_CONFIG: SignatureConfig =
+        SignatureConfig { scheme: Scheme::Standard, header_form: HeaderForm::Timestamped };
+    const ED25519_CONFIG: SignatureConfig =
+        SignatureConfig { scheme: Scheme::StandardEd25519, header_form: HeaderForm::Timestamped };
+    const SHA256_CONFIG: SignatureConfig =
+        SignatureConfig { scheme: Scheme::Standard, header_form: HeaderForm::Sha256 };
+
+    fn at() -> Time {
+        Time::from_millis(1_700_000_000_999)
+    }
+
+    fn counting() -> Secret {
+        Secret::from_bytes(&std::array::from_fn(|index| index as u8))
+    }
+
+    fn older() -> Secret {
+        Secret::parse("whsec_q6urq6urq6urq6urq6urq6urq6urq6ur").unwrap()
+    }
+
+    /// The real time: the official library compares with it and takes no other.
+    #[expect(clippy::disallowed_methods, reason = "the official verifier asks the system clock")]
+    fn real_time() -> Time {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        Time::default() + since_epoch
+    }
+
+    /// Whether the official library, knowing this secret, accepts the request.
+    fn accepted(secret: &Secret, id: &str, at: Time, signature: &str, body: &[u8]) -> bool {
+        let mut headers = HeaderMap::new();
+        headers.insert("webhook-id", id.parse().unwrap());
+        headers.insert("webhook-timestamp", at.secs().to_string().parse().unwrap());
+        headers.insert("webhook-signature", signature.parse().unwrap());
+        Webhook::new(&secret.reveal()).unwrap().verify(body, &headers).is_ok()
+    }
+
+    // The expected values in the next two tests were computed with Python's hmac module.
+    #[test]
+    fn known_signatures_with_two_live_secrets() {
+        let (new, old) = (counting(), older());
+        let signed = sign(STANDARD_CONFIG, &[&new, &old], "evt_1", at(), BODY);
+        assert_eq!(
+            signed.webhook_signature,
+            "v1,mgnHsXBhCwOBP5l1CWw9NLqDebRVyQulyT6msKe/X94= v1,rSflOQshlBeU/YqnfBE3HRDXT1QqvOPmRc9L8yZaIN8="
+        );
+        assert_eq!(
+            signed.x_webhook_signature,
+            "t=1700000000,v1=bfc10356abf3009a3601dc94c8a529c5faef3c467fca687387d6ff311adeb525,\
+             v1=fe75fd90aa44b3a8fb0f30e0e5e0266664a237d9dc592f18c38e3e838cfac467"
+        );
+    }
+
+    #[test]
+    fn the_sha256_form_is_by_the_newest_secret_alone() {
+        let signed = sign(SHA256_CONFIG, &[&counting(), &older()], "evt_1", at(), BODY);
+        assert_eq!(
+            signed.x_webhook_signature,
+            "sha256=192dedf08fc2a7879c0173c4b478c9942626e73e74488cba2296a3e1ca3a044f"
+        );
+    }
+
+    #[test]
+    fn secrets_are_read_and_shown() {
+        let secret = counting();
+        assert_eq!(secret.reveal(), "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=");
+        assert_eq!(secret.key().len(), 32);
+        assert_eq!(Secret::parse(&secret.reveal()).as_ref(), Ok(&secret));
+        assert_eq!(Secret::parse(secret.reveal().trim_end_matches('=')).as_ref(), Ok(&secret));
+        assert_ne!(secret, older());
+        let of_length = |length: usize| Secret::parse(&format!("whsec_{}", STANDARD.encode(vec![1; length])));
+        assert!(of_length(24).is_ok() && of_length(64).is_ok());
+        assert!(of_length(23).is_err() && of_length(65).is_err());
+        for bad in
+            ["", "whsec_", "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=", "whsec_not base64 at all, sadly"]
+        {
+            assert_eq!(Secret::parse(bad).unwrap_err().field, "secret", "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_secret_shows_itself_to_nobody() {
+        let live = LiveSecret { secret: counting(), created_at: at(), expires_at: None };
+        assert_eq!(format!("{:?}", live.secret), "Secret(redacted)");
+        assert!(!format!("{live:#?}").contains("AAEC"));
+        let slip = format!("{}!", counting().reveal());
+        assert!(!Secret::parse(&slip).unwrap_err().to_string().contains("AAEC"));
+    }
+
+    #[test]
+    fn secrets_sign_until_they_expire() {
+        let end = at();
+        let newest = LiveSecret { secret: counting(), created_at: at(), expires_at: None };
+        let retiring = LiveSecret { secret: older(), created_at: Time::default(), expires_at: Some(end) };
+        let secrets = [newest, retiring];
+        let before = Time::from_millis(end.millis() - 1);
+        assert_eq!(live(&secrets, before).collect::<Vec<_>>(), [&counting(), &older()]);
+        assert_eq!(live(&secrets, end).collect::<Vec<_>>(), [&counting()]);
+        let stored = serde_json::to_string(&secrets).unwrap();
+        assert_eq!(serde_json::from_str::<Vec<LiveSecret>>(&stored).unwrap(), secrets);
+    }
+
+    #[test]
+    fn configs_default_and_refuse_what_they_do_not_know() {
+        let read = |json: &str| serde_json::from_str::<SignatureConfig>(json).ok();
+        assert_eq!(read("{}"), Some(STANDARD_CONFIG));
+        assert_eq!(read(r#"{"scheme": "standard", "header_form": "sha256"}"#), Some(SHA256_CONFIG));
+        assert_eq!(read(r#"{"header_form": "timestamped"}"#), Some(STANDARD_CONFIG));
+        assert_eq!(read(r#"{"form": "sha256"}"#), None);
+        assert_eq!(read(r#"{"scheme": "none"}"#), None);
+    }
+
+    #[test]
+    fn the_official_library_refuses_every_changed_byte() {
+        let (secret, now) = (counting(), real_time());
+        let signature = sign(STANDARD_CONFIG, &[&secret], "evt_1", now, BODY).webhook_signature;
+        assert!(accepted(&secret, "evt_1", now, &signature, BODY));
+        for index in 0..BODY.len() {
+            for change in 1..=127u8 {
+                let mut body = BODY.to_vec();
+                body[index] ^= change;
+                assert!(!accepted(&secret, "evt_1", now, &signature, &body), "byte {index} by {change}");
+            }
+        }
+        assert!(!accepted(&secret, "evt_2", now, &signature, BODY));
+        assert!(!accepted(&secret, "evt_1", now + Duration::from_secs(1), &signature, BODY));
+        assert!(!accepted(&older(), "evt_1", now, &signature, BODY));
+    }
+
+    /// Whether a `v1a` signature is good by a public key, as a receiver without the secret checks it.
+    fn verified(public_key: &str, id: &str, at: Time, signature: &str, body: &[u8]) -> bool {
+        let key = STANDARD.decode(public_key.strip_prefix("whpk_").unwrap()).unwrap();
+        let key = VerifyingKey::from_bytes(&key.try_into().unwrap()).unwrap();
+        let message = [id.as_bytes(), b".", at.secs().to_string().as_bytes(), b".", body].concat();
+        let good = |one: &str| {
+            let bytes = STANDARD.decode(one.strip_prefix("v1a,").unwrap()).unwrap();
+            key.verify_strict(&message, &ed25519_dalek::Signature::from_slice(&bytes).unwrap()).is_ok()
+        };
+        signature.split(' ').any(good)
+    }
+
+    #[test]
+    fn a_public_key_verifies_and_refuses_every_changed_byte() {
+        let (new, old) = (counting(), older());
+        let signed = sign(ED25519_CONFIG, &[&new, &old], "evt_1", at(), BODY);
+        for secret in [&new, &old] {
+            assert!(verified(&secret.public_key(), "evt_1", at(), &signed.webhook_signature, BODY));
+        }
+        for index in 0..BODY.len() {
+            let mut body = BODY.to_vec();
+            body[index] ^= 1;
+            assert!(!verified(&new.public_key(), "evt_1", at(), &signed.webhook_signature, &body));
+        }
+        assert!(!verified(&new.public_key(), "evt_2", at(), &signed.webhook_signature, BODY));
+        assert_eq!(
+            signed.x_webhook_signature,
+            sign(STANDARD_CONFIG, &[&new, &old], "evt_1", at(), BODY).x_webhook_signature
+        );
+        let stranger = Secret::from_bytes(&[9; 32]).public_key();
+        assert!(!verified(&stranger, "evt_1", at(), &signed.webhook_signature, BODY));
+        assert_eq!(new.public_key().len(), "whpk_".len() + 44);
+    }
+
+    #[test]
+    fn a_secret_is_due_for_rotation_after_ninety_days() {
+        let made = Time::from_secs(1_000_000);
+        let mut secrets = vec![LiveSecret { secret: counting(), created_at: made, expires_at: None }];
+        let due = made + ROTATION_DUE;
+        assert_eq!(rotation_due(&secrets, Time::from_millis(due.millis() - 1)), None);
+        assert_eq!(rotation_due(&secrets, due), Some(due));
+        rotate(&mut secrets, older(), due, Duration::from_secs(60)).unwrap();
+        assert_eq!(rotation_due(&secrets, due), None);
+        assert_eq!(rotation_due(&[], due), None);
+    }
+
+    mod slow {
+        use super::*;
+
+        proptest! {
+            #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+            #[test]
+            fn the_official_library_agrees(
+                id in "[a-zA-Z0-9_]{1,40}", body in "\\PC{0,300}", millis in 0i64..4_000_000_000_000,
+                keys in proptest::collection::vec(any::<[u8; 32]>(), 1..4),
+            ) {
+                let at = Time::from_millis(millis);
+                let secrets: Vec<Secret> = keys.iter().map(Secret::from_bytes).collect();
+                let signed = sign(STANDARD_CONFIG, &secrets.iter().collect::<Vec<_>>(), &id, at, body.as_bytes());
+                let signatures: Vec<&str> = signed.webhook_signature.split(' ').collect();
+                prop_assert_eq!(signatures.len(), secrets.len());
+                for (secret, signature) in secrets.iter().zip(signatures) {
+                    let official = Webhook::new(&secret.reveal()).unwrap();
+                    prop_assert_eq!(official.sign(&id, at.secs(), body.as_bytes()).unwrap(), signature);
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn during_a_rotation_either_secret_verifies(body in "\\PC{0,100}", new: [u8; 32], old: [u8; 32]) {
+            let (new, old, now) = (Secret::from_bytes(&new), Secret::from_bytes(&old), real_time());
+            let signature = sign(SHA256_CONFIG, &[&new, &old], "evt_1", now, body.as_bytes()).webhook_signature;
+            prop_assert!(accepted(&new, "evt_1", now, &signature, body.as_bytes()));
+            prop_assert!(accepted(&old, "evt_1", now, &signature, body.as_bytes()));
+            prop_assert!(!accepted(&counting(), "evt_1", now, &signature, body.as_bytes()));
+        }
+
+        #[test]
+        fn any_bytes_can_be_signed(body: Vec<u8>, key in proptest::collection::vec(any::<u8>(), 24..=64)) {
+            let secret = Secret::parse(&format!("whsec_{}", STANDARD.encode(&key))).unwrap();
+            prop_assert_eq!(secret.key(), key);
+            let signed = sign(STANDARD_CONFIG, &[&secret], "evt_1", at(), &body);
+            prop_assert_eq!(signed.webhook_signature.len(), 47);
+            prop_assert_eq!(signed.x_webhook_signature.len(), 80);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(5_000))]
+
+        #[test]
+        fn whatever_passes_for_a_secret_is_one_and_the_rest_is_not_repeated(
+            text in prop_oneof!["(whsec_)?[A-Za-z0-9+/]{20,100}={0,3}", "\\PC{8,80}", any::<String>()],
+        ) {
+            match Secret::parse(&text) {
+                Ok(secret) => {
+                    prop_assert!(LENGTHS.contains(&secret.key().len()));
+                    prop_assert_eq!(Secret::parse(&secret.reveal()), Ok(secret));
+                }
+                Err(refused) => {
+                    prop_assert!(text.len() < 8 || !refused.to_string().contains(&text));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_rotation_keeps_the_old_secrets_for_the_overlap_and_no_longer() {
+        let (now, hour) = (Time::from_secs(1_000_000), Duration::from_secs(3600));
+        let secret = |n: u8| Secret::from_bytes(&[n; 32]);
+        let mut secrets = vec![LiveSecret { secret: secret(1), created_at: now, expires_at: None }];
+        rotate(&mut secrets, secret(2), now, hour).unwrap();
+        assert_eq!(live(&secrets, now).count(), 2);
+        assert_eq!(live(&secrets, now + hour).collect::<Vec<_>>(), [&secret(2)]);
+        assert!(rotate(&mut secrets, secret(1), now, hour).is_err(), "an old secret is not a new one");
+        // A longer overlap later does not give the oldest more time.
+        rotate(&mut secrets, secret(3), now, hour * 5).unwrap();
+        assert_eq!(secrets[2].expires_at, Some(now + hour));
+        rotate(&mut secrets, secret(4), now, Duration::ZERO).unwrap();
+        assert_eq!(live(&secrets, now).collect::<Vec<_>>(), [&secret(4)]);
+        for n in 5..20 {
+            rotate(&mut secrets, secret(n), now, hour).unwrap();
+        }
+        assert_eq!(secrets.len(), MOST_SECRETS);
+    }
+}

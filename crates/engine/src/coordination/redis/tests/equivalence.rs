@@ -1,0 +1,184 @@
+//! The script against the rules of `redrive-core`, which decide in [`Local`]: whatever happens, both say the same.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use redrive_core::{
+    FailureCategory,
+    protection::breaker::{BreakerConfig, CircuitState, Forced},
+    tenancy::DEFAULT_POOL,
+    webhook::WebhookSpec,
+};
+use redrive_testkit::Redis;
+
+use super::{super::*, Node, PATIENCE, event, hook_of};
+use crate::{
+    coordination::{Ask, Report},
+    limit_shares::Shares,
+};
+
+#[derive(Clone, Debug)]
+enum Step {
+    Wait(i64),
+    Ask(u8),
+    Succeeded(u8),
+    Failed(FailureCategory),
+    /// The oldest probe that is out comes back.
+    Answer(Option<bool>),
+    Force {
+        open: bool,
+        length: Option<u32>,
+    },
+    Reset,
+    /// Its policy and its limit are changed.
+    Change(Box<WebhookSpec>),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let category = (0..FailureCategory::ALL.len()).prop_map(|index| FailureCategory::ALL[index]);
+    let step = prop_oneof![
+        3 => prop_oneof![0..200i64, 500..3_000i64, 5_000..40_000i64].prop_map(Step::Wait),
+        5 => (0..12u8).prop_map(Step::Ask),
+        3 => (1..4u8).prop_map(Step::Succeeded),
+        6 => category.prop_map(Step::Failed),
+        4 => any::<Option<bool>>().prop_map(Step::Answer),
+        1 => (any::<bool>(), proptest::option::of(1..5_000u32)).prop_map(|(open, length)| Step::Force { open, length }),
+        1 => Just(Step::Reset),
+        1 => specs().prop_map(|spec| Step::Change(Box::new(spec))),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+fn specs() -> impl Strategy<Value = WebhookSpec> {
+    let breaker =
+        (1..6u32, 1.0..100.0f64, 1_000..4_000u64, 1..5u32, 0.05..1.0f64, 1_000..9_000u64, any::<bool>());
+    let limit = proptest::option::of((1..3_000u32, proptest::option::of(1..5u32)));
+    (breaker, limit).prop_map(|((least, errors, sleep, probes, good, window, on), limit)| WebhookSpec {
+        circuit_breaker_config: BreakerConfig {
+            enabled: Some(on || least > 2),
+            minimum_throughput: Some(least),
+            error_threshold_percentage: Some(errors),
+            sleep_window_ms: Some(sleep),
+            half_open_max_calls: Some(probes),
+            half_open_success_threshold: Some(good),
+            window_size_ms: Some(window),
+        },
+        rate_limit: limit.map(|(requests_per_minute, burst)| RateLimit { requests_per_minute, burst }),
+        ..WebhookSpec::default()
+    })
+}
+
+/// One history, told to both.
+struct Both<'a> {
+    node: &'a Node,
+    model: Local,
+    hook: Arc<Hook>,
+    /// Probes that are out, by the tickets of the model and of Redis.
+    probes: Vec<(u64, u64)>,
+}
+
+impl Both<'_> {
+    async fn step(&mut self, step: &Step) {
+        let (node, hook, now) = (self.node, &self.hook, self.node.at());
+        match step {
+            Step::Wait(millis) => node.after(*millis),
+            Step::Ask(number) => {
+                let event = event(*number);
+                let here = self.model.admit(&[Ask { hook, event, patience: PATIENCE }], now)[0];
+                let there = node.admit(hook, &[event]).await[0];
+                match (here, there) {
+                    (Grant::Go { probe: one, circuit }, Grant::Go { probe: other, circuit: same }) => {
+                        assert_eq!((circuit, one.is_some()), (same, other.is_some()));
+                        self.probes.extend(one.zip(other));
+                    }
+                    (here, there) => assert_eq!(here, there, "asked at {now}"),
+                }
+            }
+            Step::Succeeded(count) => {
+                for _ in 0..*count {
+                    self.report(Call::Succeeded, None);
+                    node.shared.succeeded(hook);
+                }
+                if hook.breaker.enabled {
+                    node.carry().await;
+                }
+            }
+            Step::Failed(category) => {
+                self.report(Call::Failed(*category), None);
+                node.through(node.shared.report(hook, Call::Failed(*category), None)).await;
+            }
+            Step::Answer(good) => {
+                if self.probes.is_empty() {
+                    return;
+                }
+                let (one, other) = self.probes.remove(0);
+                let call = match good {
+                    Some(true) => Call::Succeeded,
+                    Some(false) => Call::Failed(FailureCategory::Timeout),
+                    None => Call::Ignored,
+                };
+                self.report(call, Some(one));
+                node.through(node.shared.report(hook, call, Some(other))).await;
+            }
+            Step::Force { open, length } => {
+                let until = length.map(|length| now + Duration::from_millis(length.into()));
+                let action = CircuitAction::Force(Forced { open: *open, until, by: "somebody".into() });
+                self.model.act(hook, action.clone(), now);
+                node.through(node.shared.act(hook, action)).await;
+            }
+            Step::Change(spec) => {
+                self.hook = hook_of(spec);
+                self.model.reconsider(&self.hook);
+            }
+            Step::Reset => {
+                self.model.act(hook, CircuitAction::Reset, now);
+                node.through(node.shared.act(hook, CircuitAction::Reset)).await;
+            }
+        }
+    }
+
+    fn report(&self, call: Call, probe: Option<u64>) {
+        let report = Report { call, probe, success: None, hold_until: None };
+        self.model.report(&self.hook, report, self.node.at());
+    }
+
+    /// Time makes its moves, and then nothing may differ.
+    async fn compare(&self) {
+        let now = self.node.at();
+        self.model.move_on(&self.hook, now);
+        self.node.through(self.node.shared.look(&self.hook)).await;
+        let seen = |local: &Local| {
+            let circuit = local.standing(&self.hook, now).circuit;
+            let moved = (circuit.state != CircuitState::Closed).then_some(circuit.state_transition_at);
+            (
+                (circuit.state, circuit.forced, moved, circuit.next_half_open_at),
+                (circuit.counts, circuit.half_open_attempts, circuit.half_open_successes),
+                circuit.consecutive_half_open_failures,
+            )
+        };
+        assert_eq!(seen(&self.model), seen(&self.node.shared.local), "at {now}");
+    }
+}
+
+#[test]
+fn the_script_and_the_rules_agree_whatever_happens() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let redis = runtime.block_on(Redis::start());
+    let case = std::cell::Cell::new(0);
+    proptest!(ProptestConfig::with_cases(300), |(spec in specs(), steps in steps())| {
+        case.set(case.get() + 1);
+        runtime.block_on(async {
+            let node = Node::start(&redis.url(), &format!("case{}", case.get()), "1").await;
+            let hook = hook_of(&spec);
+            // Redis begins with empty buckets: they are full after a while.
+            node.through(node.shared.look(&hook)).await;
+            node.after(3_600_000);
+            let shares = Arc::new(Shares::new(&[DEFAULT_POOL.into()], None));
+            let mut both = Both { node: &node, model: Local::new(shares), hook, probes: Vec::new() };
+            for step in &steps {
+                both.step(step).await;
+                both.compare().await;
+            }
+        });
+    });
+}

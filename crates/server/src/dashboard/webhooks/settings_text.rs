@@ -1,0 +1,109 @@
+//! What was decided about a webhook, in words.
+
+use redrive_core::{
+    delivery::lane::Ordering,
+    event::PayloadFormat,
+    security::signature::{HeaderForm, Scheme},
+    webhook::WebhookSpec,
+};
+
+use crate::{app::confirmations::AddressStatus, dashboard::format};
+
+/// What a request body looks like.
+pub(super) fn format(format: PayloadFormat) -> &'static str {
+    match format {
+        PayloadFormat::Envelope => "Envelope: id, type, time and data",
+        PayloadFormat::Data => "The payload alone",
+        PayloadFormat::Cloudevents => "CloudEvent, all in the body",
+        PayloadFormat::CloudeventsBinary => "CloudEvent, in headers and body",
+    }
+}
+
+/// Which deliveries wait for one another.
+pub(super) fn ordering(ordering: Ordering) -> &'static str {
+    match ordering {
+        Ordering::None => "Each as soon as it can",
+        Ordering::PerEventType => "In order within an event type",
+        Ordering::Strict => "All in order",
+    }
+}
+
+/// How requests are signed.
+pub(super) fn scheme(scheme: Scheme) -> &'static str {
+    match scheme {
+        Scheme::Standard => "v1: HMAC-SHA256, a shared secret",
+        Scheme::StandardEd25519 => "v1a: Ed25519, a public key",
+    }
+}
+
+/// The form of the second signature.
+pub(super) fn header_form(form: HeaderForm) -> &'static str {
+    match form {
+        HeaderForm::Timestamped => "t=…,v1=… over time and body",
+        HeaderForm::Sha256 => "sha256=… over the body, as GitHub has it",
+    }
+}
+
+/// What was decided about a webhook, name by name.
+pub(super) fn facts(spec: &WebhookSpec, owner_status: Option<AddressStatus>) -> Vec<(&'static str, String)> {
+    let list = |texts: &[String]| texts.join(", ");
+    let events: Vec<String> = spec.events.iter().map(ToString::to_string).collect();
+    let mut facts = vec![
+        ("Event types", list(&events)),
+        ("Body", format(spec.payload_format).to_owned()),
+        ("webhook-signature", scheme(spec.signature.scheme).to_owned()),
+        ("X-Webhook-Signature", header_form(spec.signature.header_form).to_owned()),
+        ("Order", ordering(spec.ordering_guarantee).to_owned()),
+        (
+            "Requests at once",
+            spec.max_in_flight.map_or("as the server has it".into(), |most| most.to_string()),
+        ),
+    ];
+    let mut add = |name, text: Option<String>| facts.extend(text.map(|text| (name, text)));
+    add(
+        "Rate limit",
+        spec.rate_limit.map(|limit| {
+            let (rate, burst) = (format::number(u64::from(limit.requests_per_minute)), limit.burst());
+            format!("{rate} a minute, {burst} at once")
+        }),
+    );
+    add("Subjects", (!spec.subjects.is_empty()).then(|| list(&spec.subjects)));
+    add(
+        "Headers",
+        (!spec.headers.is_empty()).then(|| {
+            let names: Vec<String> = spec.headers.keys().cloned().collect();
+            format!("{} (values are not shown)", list(&names))
+        }),
+    );
+    add("Authentication", spec.auth.as_ref().map(|auth| format!("{} (not shown)", auth.kind())));
+    add("URL verification", spec.verify_url.then(|| "the endpoint has to echo a challenge".to_owned()));
+    let owner = spec.owner.as_ref().map(|owner| {
+        let parts: Vec<String> = [owner.id.clone(), owner.email.clone()].into_iter().flatten().collect();
+        let waits = owner_status == Some(AddressStatus::Unconfirmed);
+        list(&parts) + if waits { " (waiting for confirmation)" } else { "" }
+    });
+    add("Owner", owner.filter(|text| !text.is_empty()));
+    add(
+        "Notes",
+        (!spec.metadata.is_empty()).then(|| {
+            let notes: Vec<String> =
+                spec.metadata.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+            list(&notes)
+        }),
+    );
+    facts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_tell_no_secret() {
+        let mut spec = WebhookSpec::default();
+        spec.headers.insert("x-api-key".into(), redrive_core::webhook::confidential::Hidden::new("hush"));
+        let facts = facts(&spec, None);
+        assert!(facts.iter().any(|(name, text)| *name == "Headers" && text.starts_with("x-api-key")));
+        assert!(!format!("{facts:?}").contains("hush"));
+    }
+}

@@ -1,0 +1,106 @@
+//! Housekeeping and health.
+
+use std::collections::BTreeMap;
+
+use redrive_core::{
+    Time,
+    delivery::lane::{Lane, Priority},
+    maintenance::durability::Durability,
+};
+
+use super::{
+    Sqlite,
+    convert::{Col, get},
+};
+use crate::{
+    Answer, Upkeep, Vitals,
+    overdue::{FREE, HELD, earliest},
+};
+
+impl Upkeep for Sqlite {
+    fn read_count(&self) -> u64 {
+        self.readers.count()
+    }
+
+    fn forget_keys(&self, now: Time, limit: usize) -> Answer<'_, usize> {
+        self.write(move |transaction| {
+            transaction.execute(
+                "DELETE FROM idempotency WHERE (tenant, key_hash) IN
+                 (SELECT tenant, key_hash FROM idempotency WHERE expires_at <= ? LIMIT ?)",
+                (Col(now), limit as i64),
+            )
+        })
+    }
+
+    fn prepare(&self, _until: Time) -> Answer<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn ping(&self) -> Answer<'_, ()> {
+        // A write, since a full disk still reads; and one that changes something, since SQLite writes nothing
+        // where nothing changes. Nobody else uses this number.
+        self.write(|transaction| {
+            let count: i32 = transaction.query_row("PRAGMA user_version", (), |row| row.get(0))?;
+            transaction.execute_batch(&format!("PRAGMA user_version = {}", count.wrapping_add(1)))
+        })
+    }
+
+    fn durability(&self) -> Answer<'_, Option<Durability>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    fn overdue(&self, now: Time) -> Answer<'_, BTreeMap<String, Time>> {
+        self.read(move |connection| {
+            let mut seen = Vec::new();
+            for statement in [FREE, HELD] {
+                let mut statement = connection.prepare_cached(statement)?;
+                let mut rows = statement.query(())?;
+                while let Some(row) = rows.next()? {
+                    seen.push((row.get(0)?, row.get::<_, Option<Col<Time>>>(1)?.map(|time| time.0)));
+                }
+            }
+            Ok(earliest(seen, now))
+        })
+    }
+
+    fn vitals(&self) -> Answer<'_, Vitals> {
+        let commits = self.writer.commits();
+        self.read(move |connection| {
+            let count = |table: &str| -> rusqlite::Result<u64> {
+                let mut rows = connection.prepare_cached(&format!("SELECT count(*) FROM {table}"))?;
+                rows.query_row((), |row| row.get::<_, i64>(0)).map(i64::unsigned_abs)
+            };
+            let mut waiting = [0; 3];
+            // In the order of the index, so that nothing is sorted.
+            let mut by_lane =
+                connection.prepare_cached("SELECT lane, count(*) FROM waiting GROUP BY webhook, lane")?;
+            let mut rows = by_lane.query(())?;
+            while let Some(row) = rows.next()? {
+                let priority = match get(row, 0)? {
+                    Lane::Free { priority, .. } => priority,
+                    Lane::Ordered(_) => Priority::Normal,
+                };
+                waiting[priority as usize] += row.get::<_, i64>(1)?.unsigned_abs();
+            }
+            Ok(Vitals {
+                commits,
+                statements: 0,
+                waiting,
+                leased: count("leased")?,
+                dead: count("dead")?,
+                webhooks: count("webhooks WHERE deleted = 0")?,
+            })
+        })
+    }
+
+    fn crowded(&self, dead: usize) -> Answer<'_, u64> {
+        self.read(move |connection| {
+            // Of each tenant no more is looked at than it takes to know.
+            let mut rows = connection.prepare_cached(
+                "SELECT count(*) FROM tenants WHERE EXISTS
+                 (SELECT 1 FROM dead WHERE dead.tenant = tenants.id LIMIT 1 OFFSET ?)",
+            )?;
+            rows.query_row([dead as i64], |row| row.get::<_, i64>(0)).map(i64::unsigned_abs)
+        })
+    }
+}
